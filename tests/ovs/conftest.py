@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 STORE = "store-of-the-test"
 LINK = "k1"
-"""A kernel link of the tests."""
+"""The name of a kernel link of the tests."""
 
 
 def attach(driver: PortDriver, step: OvsPort, deadline: Deadline) -> None:
@@ -39,14 +39,14 @@ def attach(driver: PortDriver, step: OvsPort, deadline: Deadline) -> None:
 
 
 def adding(session: SwitchSession, step: OvsPort, marks: dict[str, str]) -> Put:
-    """The command that adds the port, whose names are free."""
+    """The command that adds the port; its names are free."""
     from userspace_cni.switch.ovsdb.put import Put
 
     return Put(session, desired_port(step, marks), held=frozenset({step.bridge, step.name}))
 
 
 def soon() -> Deadline:
-    """Time enough for one call."""
+    """A deadline that leaves enough time for one call."""
     return Deadline.after(60)
 
 
@@ -57,14 +57,14 @@ def kernel_port(kind: KernelPort = "system", name: str = LINK, mtu: int | None =
 
 @pytest.fixture(autouse=True)
 def clean(switch: Switch) -> Iterator[None]:
-    """Removes all that a test made in the shared switch."""
+    """Remove all that a test made in the shared switch."""
     yield
     switch.clear()
 
 
 @pytest.fixture(scope="session")
 def warm(switch: Switch) -> None:
-    """The first vhost-user connection of a switch is behind it: for that one it takes memory, and is silent for seconds."""
+    """Make a switch's first vhost-user connection: for it the switch takes memory, and does not answer for seconds."""
     switch.vsctl("add-br", "br-first", "--", "set", "Bridge", "br-first", "datapath_type=netdev")
     with TemporaryDirectory(prefix="uc-") as directory, clean_node(Node(Path(directory) / "n", switch)) as node:
         argv = [sys.executable, "-m", "userspace_cni", "probe", "br-first", "--count", "1", "--timeout", "50"]
@@ -74,7 +74,7 @@ def warm(switch: Switch) -> None:
 
 @pytest.fixture(scope="module")
 def spare() -> Iterator[SpareSwitch]:
-    """The switch of the module's tests that have one of their own."""
+    """A switch for those tests of the module that need one of their own."""
     lent = SpareSwitch()
     yield lent
     lent.close()
@@ -82,14 +82,14 @@ def spare() -> Iterator[SpareSwitch]:
 
 @pytest.fixture
 def own_switch(spare: SpareSwitch) -> Iterator[Switch]:
-    """A switch of the test's own, to be stopped and killed."""
+    """A switch of the test's own, which it may stop and kill."""
     yield spare.take()
     spare.give_back()
 
 
 @pytest.fixture
 def veths(switch: Switch) -> Iterator[Veths]:
-    """Kernel links where ovs-vswitchd opens them."""
+    """Makes kernel links where ovs-vswitchd opens them."""
     made = Veths(switch)
     yield made
     made.clean()

@@ -1,4 +1,4 @@
-"""A NIC's addresses move to the bridge and back, and the node answers all the while."""
+"""A NIC's addresses move to the bridge and back, and the node answers all the time."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def small(switch: Switch) -> Iterator[Uplink]:
 
 
 def killed_after(sends: int, work: Callable[[], object]) -> bool:
-    """Do the work in a child that is killed when it has sent so many batches that change something; whether it was."""
+    """Do the work in a child process that is killed after it sent so many changing batches; whether it was killed."""
     real = NetlinkConnection.exchange
 
     def deadly(self: NetlinkConnection, *messages: Message) -> list[Answer]:
@@ -117,7 +117,10 @@ def killed_after(sends: int, work: Callable[[], object]) -> bool:
 @pytest.mark.parametrize("onward", [True, False], ids=["completed", "reverted"])
 @pytest.mark.parametrize("what", ["apply", "amend", "undo"])
 def test_killed_at_each_point(small: Uplink, switch: Switch, what: str, onward: bool) -> None:
-    """Killed after any of its effects, a move leaves a node that answers; the next apply completes it, and undo reverts it."""
+    """When a move is killed after any of its effects, the node still answers.
+
+    The next apply completes the move, and undo reverts it.
+    """
     driver, step = AddressMoveDriver(), planned(switch)
     before = small.kernel_has()
     points = 0
@@ -148,7 +151,10 @@ def test_killed_at_each_point(small: Uplink, switch: Switch, what: str, onward: 
 
 
 def test_no_next_hop_answers(small: Uplink, switch: Switch) -> None:
-    """A bridge over which no next hop answers gets nothing; one that loses its way while it is tried gives all of it back."""
+    """A bridge over which no next hop answers gets no address.
+
+    One that loses its connection during the trial gives all of them back.
+    """
     driver, step, before = AddressMoveDriver(), planned(switch), small.kernel_has()
     switch.vsctl("set", "Port", "nic0", "tag=7")
     with pytest.raises(StepFailed, match=r"no answer from the next hop 192.0.2.1; nothing was moved"):
@@ -163,7 +169,7 @@ def test_no_next_hop_answers(small: Uplink, switch: Switch) -> None:
 
 
 def test_a_kernel_without_chains(small: Uplink, switch: Switch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the NIC cannot be cut off nothing moves; a move without a cut needs no chains, there or back."""
+    """Where the kernel cannot cut the NIC off nothing moves; a move that needs no cut works without chains, there and back."""
     real = NetlinkConnection.exchange
 
     def without(self: NetlinkConnection, *messages: Message) -> list[Answer]:
@@ -184,7 +190,7 @@ def test_a_kernel_without_chains(small: Uplink, switch: Switch, monkeypatch: pyt
 
 
 def test_a_nic_that_is_down(small: Uplink, switch: Switch) -> None:
-    """A NIC that was set down gets all of it back, too: it is set up first, for the kernel takes no routes otherwise."""
+    """A NIC that was set down gets everything back, too: it is set up first, because the kernel accepts no routes otherwise."""
     driver, step = AddressMoveDriver(), planned(switch)
     driver.apply(step, soon())
     small.wire.on_node("ip", "link", "set", "nic0", "down")
@@ -194,7 +200,7 @@ def test_a_nic_that_is_down(small: Uplink, switch: Switch) -> None:
 
 
 def test_what_others_change_is_followed(small: Uplink, switch: Switch) -> None:
-    """What is added at the NIC moves, too; what is added at the bridge goes back with the rest; what is removed stays gone."""
+    """Addresses added at the NIC move, too; those added at the bridge go back with the rest; removed ones stay removed."""
     driver, step = AddressMoveDriver(), planned(switch)
     driver.apply(step, soon())
     small.wire.on_node("ip", "address", "add", "192.0.2.77/24", "dev", "nic0")
@@ -219,7 +225,7 @@ def test_what_others_change_is_followed(small: Uplink, switch: Switch) -> None:
 
 
 def test_the_bridge_lost_it_all(small: Uplink, switch: Switch) -> None:
-    """A bridge whose link was set down has lost routes and addresses of IPv6: they are not given up, and are made again."""
+    """A bridge whose link was set down has lost routes and IPv6 addresses: they are still recorded, and are made again."""
     driver, step = AddressMoveDriver(), planned(switch)
     driver.apply(step, soon())
     small.wire.on_node("ip", "link", "set", BRIDGE, "down")
@@ -232,7 +238,7 @@ def test_the_bridge_lost_it_all(small: Uplink, switch: Switch) -> None:
 
 
 def test_the_cut_is_lost(small: Uplink, switch: Switch) -> None:
-    """Without the cut the node answers twice: that counts as lost, and is mended."""
+    """Without the cut the node answers twice: the move counts as lost, and is repaired."""
     driver, step = AddressMoveDriver(), planned(switch)
     driver.apply(step, soon())
     small.wire.on_node("nft", "flush", "ruleset")
@@ -245,7 +251,7 @@ def test_the_cut_is_lost(small: Uplink, switch: Switch) -> None:
 
 
 def test_another_boot(small: Uplink, switch: Switch) -> None:
-    """Of a record of another boot only what is found goes back: no address comes from the record."""
+    """With a record of another boot, only what is found on the bridge goes back: no address comes from the record."""
     driver, step, before = AddressMoveDriver(), planned(switch), small.kernel_has()
     driver.apply(step, soon())
     former = replace(step, boot_id="00000000-0000-4000-8000-000000000000", addresses=(*step.addresses, OF_ANOTHER_BOOT))
@@ -263,7 +269,7 @@ def test_another_boot(small: Uplink, switch: Switch) -> None:
 
 
 def test_the_bridge_is_gone(small: Uplink, switch: Switch) -> None:
-    """A bridge that another program deletes takes the addresses along: the NIC gets them all from the record."""
+    """When another program deletes the bridge, and the addresses with it, the NIC gets them all from the record."""
     driver, step = AddressMoveDriver(), planned(switch)
     driver.apply(step, soon())
     switch.vsctl("del-br", BRIDGE)
@@ -277,9 +283,9 @@ def test_the_bridge_is_gone(small: Uplink, switch: Switch) -> None:
 
 
 def test_afxdp_needs_no_cut(switch: Switch) -> None:
-    """AF_XDP takes the frames before the stack hears them: the move has no cut, and nothing arrives twice.
+    """AF_XDP receives the frames before the stack does: the move has no cut, and nothing arrives twice.
 
-    Only while port and addresses go together does the node answer: what the NIC's neighbours say does not reach the NIC.
+    The node answers only while port and addresses move together: answers of the NIC's neighbours do not reach the NIC's stack.
     """
     with wired(switch.netns) as wire:
         wire.on_node("ip", "route", "add", "default", "via", "192.0.2.1")
@@ -300,7 +306,7 @@ def test_afxdp_needs_no_cut(switch: Switch) -> None:
 
 
 def test_a_link_upon_the_nic(small: Uplink, switch: Switch) -> None:
-    """The address of a link made upon the NIC, as of a VLAN sub-interface, moves to an internal port of its own, and back."""
+    """The address of a link on top of the NIC, like a VLAN sub-interface, moves to an internal port of its own, and back."""
     wire, driver = small.wire, AddressMoveDriver()
     wire.on_outside("ip", "address", "add", "203.0.113.1/24", "dev", wire.beyond)
     wire.on_node("ip", "link", "add", "nic0.10", "link", "nic0", "type", "macvlan", "mode", "bridge")
@@ -327,7 +333,7 @@ def test_a_link_upon_the_nic(small: Uplink, switch: Switch) -> None:
 
 
 def test_a_dead_switch(own_switch: Switch) -> None:
-    """While ovs-vswitchd is dead the addresses can be given back, and moved again when it lives; no stream breaks."""
+    """While ovs-vswitchd is dead the addresses can be given back, and they move again when it runs; no stream breaks."""
     with wired(own_switch.netns) as wire, uplink(wire, own_switch):
         wire.on_node("ip", "route", "add", "default", "via", "192.0.2.1")
         driver, step = AddressMoveDriver(), planned(own_switch)

@@ -1,4 +1,4 @@
-"""What other programs add or remove amid a move of addresses is neither lost nor brought back."""
+"""While addresses move, what other programs add is not lost, and what they remove does not come back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def small(switch: Switch) -> Iterator[Uplink]:
 
 
 class Other:
-    """Another program, which gives a link of the node addresses, in the network of one that leaves it."""
+    """Another program, which gives a link of the node addresses in the same network as one that is moving away."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -41,7 +41,7 @@ class Other:
         self.added: list[str] = []
 
     def promoting(self) -> list[str]:
-        """How both links are set."""
+        """The sysctl `promote_secondaries` of both links."""
         return [self._wire.on_node("cat", f"/proc/sys/net/ipv4/conf/{each}/{PROMOTING}").strip() for each in ("nic0", BRIDGE)]
 
     def add(self, link: str, kernel: NetlinkConnection) -> None:
@@ -53,13 +53,13 @@ class Other:
         self.added.append(f"{address}/24")
 
     def add_some(self, link: str, kernel: NetlinkConnection) -> None:
-        """Give the link twelve more."""
+        """Give the link twelve more addresses."""
         for _ in range(12):
             self.add(link, kernel)
 
     @contextmanager
     def amid(self, link: str, patch: pytest.MonkeyPatch) -> Iterator[None]:
-        """It adds one before each change that is sent to the kernel meanwhile, and one after it."""
+        """During the move it adds one address before each change that is sent to the kernel, and one after it."""
         real = NetlinkConnection.exchange
 
         def interrupted(changing: NetlinkConnection, *messages: Message) -> list[Answer]:
@@ -82,12 +82,15 @@ class Other:
 
 
 def everywhere(switch: Switch) -> list[str]:
-    """The lasting addresses of both links."""
+    """The permanent addresses of both links."""
     return sorted([*has("nic0", switch), *has(BRIDGE, switch)])
 
 
 def test_what_is_added_amid_a_move_stays(small: Uplink, switch: Switch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also an address in the network of one that leaves: it is at the NIC, and moves next; on the way back it goes there, too."""
+    """An added address, even in the network of a moving one, stays at the NIC and moves next.
+
+    On the way back it goes there, too.
+    """
     driver, step, other = AddressMoveDriver(), planned(switch), Other(small.wire)
     before = other.promoting()
     with other.amid("nic0", monkeypatch):
@@ -110,7 +113,7 @@ def test_what_is_added_amid_a_move_stays(small: Uplink, switch: Switch, monkeypa
 
 
 def test_what_is_added_within_a_batch_stays(small: Uplink, switch: Switch) -> None:
-    """Another program adds addresses all the while, twelve to each of many moves there and back: none is lost."""
+    """Another program adds twelve addresses during each of many moves there and back: none is lost."""
     driver, step, other = AddressMoveDriver(), planned(switch), Other(small.wire)
     with open_switch_netns(switch.netns) as netns, netns.do(lambda: NetlinkConnection(ROUTE)) as kernel:
         for work, link in ((driver.apply, "nic0"), (driver.undo, BRIDGE)) * 6:
@@ -128,7 +131,7 @@ def test_what_is_added_within_a_batch_stays(small: Uplink, switch: Switch) -> No
 def test_what_is_removed_amid_a_move_is_gone(
     small: Uplink, switch: Switch, monkeypatch: pytest.MonkeyPatch, removed_from: str
 ) -> None:
-    """Removed by another program after it was planned, or after the other link has it: it does not come back."""
+    """An address that is removed after the move was planned, or after the other link has it, does not come back."""
     driver, real = AddressMoveDriver(), NetlinkConnection.exchange
     for address in ("192.0.2.77/24", "192.0.2.78/24", "192.0.2.79/24"):
         small.wire.on_node("ip", "address", "add", address, "dev", "nic0")
@@ -153,7 +156,7 @@ def test_what_is_removed_amid_a_move_is_gone(
 
 
 def test_a_nic_that_vanished_and_comes_back(small: Uplink, switch: Switch, capfd: pytest.CaptureFixture[str]) -> None:
-    """Its addresses stay on the bridge and go back when it is there again; the log has them each time they move."""
+    """Its addresses stay on the bridge and go back when it exists again; the log names them each time they move."""
     driver, step = AddressMoveDriver(), planned(switch)
     driver.apply(step, soon())
     wire = small.wire

@@ -1,4 +1,4 @@
-"""What another program writes of the node's own bridges, uplinks and gateways is put back, at first at once."""
+"""Changes that other programs make to the node's own bridges, uplinks and gateways are reverted, the first time at once."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def site(switch: Switch) -> Iterator[KeptNode]:
 
 @pytest.mark.parametrize("what", UPLINK)
 def test_an_uplink(site: KeptNode, wire: Wire, switch: Switch, what: str) -> None:
-    """Each value is put back by the next round; a second time the spec says so, and it is left alone for a while."""
+    """The next round reverts each value; after a second change the spec reports it, and the value is left alone for a while."""
     assert wire.nic == NIC
     site.met(NET)
     assert site.drifts() == []
@@ -74,7 +74,7 @@ def test_an_uplink(site: KeptNode, wire: Wire, switch: Switch, what: str) -> Non
 
 
 def test_offloads_of_a_nic(site: KeptNode, wire: Wire) -> None:
-    """GRO of a NIC that was turned on by hand, with which OVS drops what the kernel merges, is turned off."""
+    """When a person turns on the NIC's GRO, whose merged frames OVS drops, it is turned off again."""
     site.met(NET)
     wire.on_node("ethtool", "-K", NIC, "gro", "on")
     assert site.drifts() == [f"NIC {NIC} offloads"]
@@ -84,7 +84,7 @@ def test_offloads_of_a_nic(site: KeptNode, wire: Wire) -> None:
 
 @pytest.mark.parametrize("what", WRITTEN)
 def test_a_gateway(node: Node, what: str) -> None:
-    """Each value of its port is put back by the next round, and the link has it."""
+    """The next round reverts each value of its port, also at the link."""
     switch = switch_of(node)
     with kept(node, switch.netns) as made:
         assert made.keep(DESIRED) == {PORT: ""}

@@ -9,7 +9,7 @@ from userspace_cni.switch.ports import PortDriver
 
 
 def test_the_switchs_name_is_its_system_id(switch: Switch, driver: PortDriver) -> None:
-    """It is read each time, for it may be set later; without one it is empty."""
+    """The name is read each time, because it may be set later; without a system-id it is empty."""
     switch.vsctl("remove", "Open_vSwitch", ".", "external_ids", "system-id")
     assert chassis(driver.client, soon()) == ""
     switch.vsctl("set", "Open_vSwitch", ".", "external_ids:system-id=chassis-1")

@@ -1,4 +1,4 @@
-"""`userspace-cni capture` on real ports: each frame once, in both directions, of running flows too, and nothing is left."""
+"""`userspace-cni capture` on real ports has each frame once, in both directions, of existing flows, too, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Talkers:
         return (target + source + kind + struct.pack(">I", number)).ljust(60 + number % 40, b"\0")
 
     def send(self, frames: list[bytes], *, back: bool = False) -> None:
-        """Send them, and wait until the other one has got them all."""
+        """Send them, and wait until the other application has received all."""
         source, target = self.fronts[::-1] if back else self.fronts
         assert source.pairs[0].send_frames(frames) == len(frames)
         left = set(frames)
@@ -64,7 +64,7 @@ class Talkers:
 
 @contextmanager
 def talkers(pods: Pods, **bridge: Any) -> Iterator[Talkers]:
-    """Two pods whose applications are connected and know each other."""
+    """Two pods whose applications are connected and have learned each other's MAC."""
     a, b = pods.attach("a", **bridge), pods.attach("b", **bridge)
     with ExitStack() as stack:
         listeners = [stack.enter_context(VhostListener(str(idle.socket))) for idle in (a, b)]
@@ -90,7 +90,10 @@ def capture(pods: Pods, *arguments: str, **kinds: Any) -> subprocess.Popen[bytes
 
 @contextmanager
 def capturing(pods: Pods, *arguments: str, file: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """The command, when it captures; killed in the end. `file`: that it writes, else stdout is read for the stream's head."""
+    """The running command, once it captures; it is killed at the end. `file`: what it writes.
+
+    Else stdout is read up to the stream's head.
+    """
     with capture(pods, *arguments, *(["--write", str(file)] if file else [])) as process:
         try:
             if file:
@@ -114,7 +117,7 @@ def ended(process: subprocess.Popen[bytes], code: int = 0) -> str:
 
 
 def frames_of(pcap: bytes) -> list[bytes]:
-    """The frames in a pcap file; it is whole."""
+    """The frames in a pcap file, which has to be complete."""
     at, found = 24, []
     while at < len(pcap):
         _, _, kept, _ = struct.unpack_from("<IIII", pcap, at)
@@ -125,14 +128,14 @@ def frames_of(pcap: bytes) -> list[bytes]:
 
 
 def at_rest(pods: Pods) -> bool:
-    """Whether neither a mirror nor a port but those of the pods is left."""
+    """Whether no mirror and no port but those of the pods is left."""
     ports = [port for bridge in pods.switch.bridges() for port in pods.switch.ports(bridge)]
     return not pods.switch.rows("Mirror") and sorted(ports) == sorted(idle.port for idle in pods.made)
 
 
 @pytest.mark.parametrize("bridge", [{}, {"vlanId": 100}], ids=["untagged", "vlan"])
 def test_each_frame_once(pods: Pods, tmp_path: Path, bridge: dict[str, int]) -> None:
-    """Frames of both directions are captured once each, as the pod sends and gets them, though their flows were there before."""
+    """Frames of both directions are captured once each, as the pod sends and receives them, even of flows that existed before."""
     file = tmp_path / "frames.pcap"
     with talkers(pods, **bridge) as two, capturing(pods, two.a.name, "--json", file=file) as process:
         there = [two.frame(number) for number in range(1, 201)]
@@ -158,7 +161,7 @@ def two(pods: Pods) -> Iterator[Talkers]:
 
 
 def test_a_pipe_and_its_end(pods: Pods, two: Talkers) -> None:
-    """A reader gets each frame at once; when it has ended, so does the capture, though no further frame comes."""
+    """A reader gets each frame at once; the capture ends with its reader, even if no further frame comes."""
     with capturing(pods, two.a.name) as process:
         assert process.stdout
         two.send([two.frame(1)])
@@ -171,7 +174,7 @@ def test_a_pipe_and_its_end(pods: Pods, two: Talkers) -> None:
 
 @pytest.mark.parametrize("way", ["count", "seconds"])
 def test_ends_by_itself(pods: Pods, two: Talkers, tmp_path: Path, way: str) -> None:
-    """It ends after so many frames, of which it keeps the beginnings and the lengths, or after so long."""
+    """It ends after so many frames, of which it keeps lengths and first bytes, or after so much time."""
     limits = {"count": ("--count", "3", "--snaplen", "20"), "seconds": ("--seconds", "0.1")}[way]
     file = tmp_path / "frames.pcap"
     with capture(pods, two.b.name, *limits, "--write", str(file)) as process:
@@ -186,7 +189,7 @@ def test_ends_by_itself(pods: Pods, two: Talkers, tmp_path: Path, way: str) -> N
 
 
 def test_a_filter(pods: Pods, two: Talkers, tmp_path: Path) -> None:
-    """Only the frames that the expression means are kept and counted; one with a mistake is refused before anything is made."""
+    """Only frames that match the expression are kept and counted; a wrong expression is refused before anything is made."""
     refused = pods.run("capture", two.a.name, "--write", str(tmp_path / "no.pcap"), "ether", "prot", code=2)
     assert "ether prot" in refused.stderr
     assert not (tmp_path / "no.pcap").exists()
@@ -203,7 +206,10 @@ def test_a_filter(pods: Pods, two: Talkers, tmp_path: Path) -> None:
 
 
 def test_killed(pods: Pods, two: Talkers) -> None:
-    """What a killed capture leaves, gc tells and removes; so does the next capture. Another's mirror of the same port stays."""
+    """`gc` reports and removes what a killed capture left, and so does the next capture.
+
+    Another program's mirror of the port stays.
+    """
     mirror = ["--id=@p", "get", "Port", two.a.port, "--", "--id=@m", "create", "Mirror", "name=theirs", "select_dst_port=@p"]
     pods.switch.vsctl("--", *mirror, "--", "add", "Bridge", "br-test", "mirrors", "@m")
 
@@ -226,7 +232,7 @@ def test_killed(pods: Pods, two: Talkers) -> None:
 
 
 def test_two_at_once(pods: Pods, two: Talkers, tmp_path: Path) -> None:
-    """Two captures of one port have each frame once each, and the end of one is none of the other's."""
+    """Two captures of one port have each frame once each, and one goes on when the other ends."""
     files = [tmp_path / "first.pcap", tmp_path / "second.pcap"]
     with capturing(pods, two.a.name, file=files[0]) as first, capturing(pods, two.a.name, file=files[1]) as second:
         two.send([two.frame(1)])
@@ -240,7 +246,7 @@ def test_two_at_once(pods: Pods, two: Talkers, tmp_path: Path) -> None:
 
 
 def test_a_reader_that_rests(pods: Pods, two: Talkers) -> None:
-    """A signal ends a capture whose reader takes nothing, though more frames came than a pipe holds."""
+    """A signal ends a capture whose reader does not read, even when more frames came than a pipe holds."""
     with capturing(pods, two.a.name) as process:
         for start in range(0, 2048, 64):
             two.send([two.frame(number) for number in range(start, start + 64)])
@@ -260,7 +266,7 @@ def test_the_port_goes_away(pods: Pods, two: Talkers, tmp_path: Path) -> None:
 
 
 def test_a_kernel_port(pods: Pods, sandbox: str, tmp_path: Path) -> None:
-    """Of an ordinary pod in a VLAN each echo request and each reply is captured once, without the VLAN's tag."""
+    """In a capture of an ordinary pod in a VLAN each echo request and reply is there once, without the VLAN tag."""
     ipam = {"type": "host-local", "dataDir": str(pods.node.ipam_dir), "subnet": "10.56.0.0/24"}
     host = {"engine": "ovs-dpdk", "iftype": "veth", "bridge": {"bridgeName": "br-test", "vlanId": 100}}
     network = {"cniVersion": "1.0.0", "name": "podnet", "type": "userspace", "host": host, "ipam": ipam}
@@ -286,7 +292,7 @@ def test_a_kernel_port(pods: Pods, sandbox: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("program", ["tcpdump", ""], ids=["tcpdump", "alone"])
 def test_on_a_terminal(pods: Pods, two: Talkers, program: str) -> None:
-    """A person sees a line for each frame at once, by tcpdump where that is installed; Ctrl-C ends it, and tells the sums."""
+    """On a terminal there is a line for each frame at once, by tcpdump where it is installed; Ctrl-C ends it with the totals."""
     near, far = pty.openpty()
     path = os.environ["PATH"] if program else str(Path(sys.executable).parent)
     shown = ""
@@ -313,7 +319,7 @@ def test_on_a_terminal(pods: Pods, two: Talkers, program: str) -> None:
 
 
 def test_what_is_refused(pods: Pods, tmp_path: Path) -> None:
-    """A name of no attachment, a directory as the file, JSON beside frames: an error, and nothing is made or left."""
+    """An unknown attachment, a directory as file, and JSON together with frames are errors; nothing is made."""
     assert "no attachment" in pods.run("capture", "none/net1", code=1).stderr
     idle = pods.attach("a")
     assert "--write FILE" in pods.run("capture", idle.name, "--json", code=2).stderr

@@ -1,4 +1,4 @@
-"""`userspace-cni load` on real ports: frames arrive, the switch has carried them, and nothing is left."""
+"""`userspace-cni load` on real ports: frames arrive through the switch, and nothing is left."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pods(warm: None, node: Node, switch: Switch, sandbox: str) -> Iterator[Pods]
 
 @pytest.mark.parametrize("way", ["one", "--both"])
 def test_frames_between_pods(pods: Pods, way: str) -> None:
-    """Frames sent from one or both pods arrive, by the bridge's own flows, and ports and sockets are as before."""
+    """Frames from one or both pods arrive by the bridge's own flows; ports and sockets are as before."""
     a, b = pods.attach("a", "client"), pods.attach("b", "server")
     told = pods.told(*LOAD, *([way] if way == "--both" else []), a.name, b.name)
     assert told["sent"] >= told["received"] > max(1000, told["sent"] / 2), told
@@ -35,7 +35,7 @@ def test_frames_between_pods(pods: Pods, way: str) -> None:
 
 
 def test_an_interrupted_load_on_temporary_ports(pods: Pods, switch: Switch) -> None:
-    """Ctrl-C shows what was measured, and the temporary bridge is gone."""
+    """Ctrl-C prints what was measured so far, and the temporary bridge is removed."""
     with pods.running("load", "--seconds", "3600") as process:
         assert process.stdout
         head = process.stdout.readline()

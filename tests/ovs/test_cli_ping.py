@@ -1,4 +1,4 @@
-"""`userspace-cni ping` on real ports: of pods whose applications are not there, and temporary ones. Nothing is left of it."""
+"""`userspace-cni ping` on real ports: those of pods whose applications are absent, and temporary ones. It leaves nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pods(warm: None, node: Node, switch: Switch, sandbox: str) -> Iterator[Pods]
 
 @pytest.mark.parametrize("modes", [("client", "client"), ("server", "server")], ids="-".join)
 def test_round_trips_between_pods(pods: Pods, modes: tuple[str, str]) -> None:
-    """Frames come back, whichever side of the socket OVS is, and ports and sockets are as they were."""
+    """Frames come back, whichever side of the socket OVS is; ports and sockets are as before."""
     a, b = pods.attach("a", modes[0]), pods.attach("b", modes[1])
     told = round_trips(pods, a.name, b.name)
     assert 0 < told["nanoseconds"]["min"] <= told["nanoseconds"]["p50"] <= told["nanoseconds"]["max"]
@@ -43,7 +43,7 @@ def test_round_trips_between_pods(pods: Pods, modes: tuple[str, str]) -> None:
 
 
 def test_frames_as_long_as_the_mtu(pods: Pods) -> None:
-    """Jumbo frames go through ports made for them, in a VLAN as without one, and the sleeping way."""
+    """Jumbo frames pass ports made for them, with a VLAN and without, also while the program sleeps between frames."""
     a, b = (pods.attach(name, "server", 9000, vlanId=100) for name in "ab")
     told = round_trips(pods, "--sleep", "--size", "9014", a.name, b.name)
     assert (told["size"], told["mode"], told["a"]["vlan"]) == (9014, "sleep", 100)
@@ -51,7 +51,7 @@ def test_frames_as_long_as_the_mtu(pods: Pods) -> None:
 
 
 def test_a_bridge_that_drops_everything(pods: Pods, switch: Switch) -> None:
-    """Not a single frame arrives: it ends with 1, and says where to look; the ports are as they were."""
+    """When no frame arrives, it ends with 1 and says where to look; the ports are as before."""
     a, b = pods.attach("a", "server"), pods.attach("b", "server")
     flows = [f"{switch.rundir}/br-test.mgmt", "priority=9,actions=drop"]
     subprocess.run(["ovs-ofctl", "add-flow", *flows], check=True)
@@ -65,7 +65,7 @@ def test_a_bridge_that_drops_everything(pods: Pods, switch: Switch) -> None:
 
 
 def test_an_application_that_is_connected(pods: Pods) -> None:
-    """It keeps its port, of either kind, and its frames go on; the port of the other pod is not touched either."""
+    """A connected application keeps its port, of either kind, and its frames go on; the other pod's port is not used either."""
     a, b, c = pods.attach("a", "client"), pods.attach("b", "server"), pods.attach("c", "client")
     with (
         VhostListener(str(a.socket)) as listener,
@@ -101,7 +101,7 @@ def test_an_application_that_listens(pods: Pods, switch: Switch) -> None:
 
 
 def test_an_application_that_comes_meanwhile(pods: Pods) -> None:
-    """In client mode its name is free, and OVS goes over to it in the end; in server mode it takes the port, and keeps it."""
+    """In client mode its name is free, and OVS connects to it in the end; in server mode it takes the port and keeps it."""
     a, b = pods.attach("a", "client"), pods.attach("b", "server")
     with pods.running("ping", *FOREVER, a.name, b.name) as process:
         pods.wait_link(a, "up")
@@ -119,7 +119,7 @@ def test_an_application_that_comes_meanwhile(pods: Pods) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_amid_it(pods: Pods, number: signal.Signals) -> None:
-    """What was measured so far is shown, and everything is put back."""
+    """A signal prints what was measured so far, and everything is put back."""
     a, b = pods.attach("a", "client"), pods.attach("b", "server")
     with pods.running("ping", *FOREVER, a.name, b.name) as process:
         pods.wait_link(a, "up")
@@ -135,7 +135,7 @@ def test_a_signal_amid_it(pods: Pods, number: signal.Signals) -> None:
 
 
 def test_a_kill_amid_it(pods: Pods) -> None:
-    """SIGKILL leaves no socket in a pod's directory, and the next one works."""
+    """SIGKILL leaves no socket in a pod's directory, and the next ping works."""
     a, b = pods.attach("a", "client"), pods.attach("b", "server")
     with pods.running("ping", *FOREVER, a.name, b.name) as process:
         pods.wait_link(a, "up")
@@ -149,7 +149,9 @@ def test_a_kill_amid_it(pods: Pods) -> None:
 
 @pytest.mark.parametrize("by", ["gc", "ping"])
 def test_a_kill_before_the_switch_has_come(pods: Pods, switch: Switch, by: str) -> None:
-    """SIGKILL leaves a socket then, whose name an application cannot bind: gc removes it, and so does a ping."""
+    """SIGKILL before the switch connects leaves a socket that blocks the
+    application's name: gc removes it, and so does a ping.
+    """
     a, b = pods.attach("a", "client"), pods.attach("b", "server")
     hide(switch, a)
     with pods.running("ping", *FOREVER, a.name, b.name) as process:
@@ -170,7 +172,7 @@ def test_a_kill_before_the_switch_has_come(pods: Pods, switch: Switch, by: str) 
 
 
 def test_a_switch_that_does_not_come(pods: Pods, switch: Switch) -> None:
-    """The names are free again after some seconds, and the error says why."""
+    """When the switch does not connect, the names are free again after some seconds, and the error says why."""
     a, b = pods.attach("a", "client"), pods.attach("b", "client")
     hide(switch, a)
     assert "the switch has not connected within" in pods.run(*PING, a.name, b.name, code=1).stderr
@@ -179,13 +181,13 @@ def test_a_switch_that_does_not_come(pods: Pods, switch: Switch) -> None:
 
 
 def hide(switch: Switch, idle: Idle) -> None:
-    """Let the switch see the pod's directory no more, so that it finds no socket there."""
+    """Hide the pod's directory from the switch, so that it finds no socket there."""
     path = Path(switch.interface(idle.port)["options"]["vhost-server-path"])
     subprocess.run(["umount", path.parent], check=True)
 
 
 def test_a_connection_that_the_switch_has_not_accepted(pods: Pods, switch: Switch) -> None:
-    """A switch that does not answer may have an unaccepted application: nothing is touched, and nothing is made."""
+    """A switch that hangs may not have accepted an application yet: nothing is changed, and nothing is made."""
     a, b = pods.attach("a", "client"), pods.attach("b", "server")
     with socket.socket(socket.AF_UNIX) as application, chdir(b.socket.parent):
         switch.pause_vswitchd()
@@ -206,7 +208,7 @@ def test_a_connection_that_the_switch_has_not_accepted(pods: Pods, switch: Switc
 
 
 def test_a_socket_of_a_switch_that_was_restarted(pods: Pods) -> None:
-    """The socket in the pod is dead: the error names the command that replaces it."""
+    """When the socket in the pod is dead, the error names the command that replaces it."""
     a, b = pods.attach("a", "client"), pods.attach("b", "server")
     b.socket.unlink()
     bind = f"import socket; socket.socket(socket.AF_UNIX).bind({b.socket.name!r})"
@@ -217,7 +219,7 @@ def test_a_socket_of_a_switch_that_was_restarted(pods: Pods) -> None:
 
 
 def test_a_del_amid_it(pods: Pods) -> None:
-    """The runtime's DEL does not wait for the ping; the ping ends, and says why."""
+    """The runtime's DEL does not wait for the ping, which ends and says why."""
     a, b = pods.attach("a", "client"), pods.attach("b", "server")
     with pods.running("ping", *FOREVER, a.name, b.name) as process:
         pods.wait_link(a, "up")
@@ -230,7 +232,7 @@ def test_a_del_amid_it(pods: Pods) -> None:
 
 
 def test_temporary_ports(pods: Pods, switch: Switch) -> None:
-    """Without names two ports on a bridge of their own, or on the one named, are made and removed."""
+    """Without names, two ports on a bridge of their own, or on the named one, are made and removed."""
     switch.vsctl("add-br", "br-admin", "--", "set", "Bridge", "br-admin", "datapath_type=netdev")
     own = round_trips(pods)
     assert own["a"]["bridge"] == own["b"]["bridge"]
@@ -247,7 +249,7 @@ def test_temporary_ports(pods: Pods, switch: Switch) -> None:
 
 
 def test_a_kill_amid_temporary_ports(pods: Pods, switch: Switch) -> None:
-    """What SIGKILL leaves in the switch is removed by the next run, which says so."""
+    """The next run removes what SIGKILL left in the switch, and says so."""
     with pods.running("ping", *FOREVER) as process:
         wait_until(lambda: len(up_ports(switch)) == 2, SECONDS, "both ports")
         process.kill()
@@ -259,9 +261,9 @@ def test_a_kill_amid_temporary_ports(pods: Pods, switch: Switch) -> None:
 
 
 def round_trips(pods: Pods, *arguments: str) -> dict[str, Any]:
-    """What a ping tells, with all round trips accounted for, and nearly all of them done.
+    """The output of a ping in which nearly all round trips were completed, and all are counted.
 
-    A switch that is changing its ports, or has no time for half a second, drops a frame now and then: then it is asked again.
+    A switch that changes its ports, or does not run for half a second, may drop a frame: then the ping is repeated.
     """
 
     def told() -> dict[str, Any] | None:
@@ -287,7 +289,7 @@ def switch_counts(pods: Pods) -> int:
 
 
 def test_a_connection_is_seen_at_once(pods: Pods) -> None:
-    """Before OVS has said that its port is up, and until the application has left."""
+    """A connection counts before OVS reports that its port is up, and until the application has left."""
     b = pods.attach("b", "server")
     assert connections_anywhere(b.port) == 0
     with FrontEnd.connect(str(b.socket), deadline_s=SECONDS):

@@ -26,17 +26,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def soon() -> Deadline:
-    """Time enough for one call."""
+    """A deadline that leaves enough time for one call."""
     return Deadline.after(60)
 
 
 def ages() -> Deadline:
-    """So much time that a call which uses it up does not end within a test."""
+    """A deadline so far away that a call which waits for it does not end within a test."""
     return Deadline.after(FOR_EVER_S)
 
 
 def test_a_database_that_is_not_there_fails_at_once(switch: Switch, connect: Connect, port: MakePort, tmp_path: Path) -> None:
-    """No socket: Unavailable names remote and reason, without waiting for the deadline; STATUS says 50."""
+    """Without a socket, Unavailable names remote and reason without waiting for the deadline; STATUS is 50."""
     driver = connect(switch, f"unix:{tmp_path}/no.sock")
     for call in (driver.apply, driver.undo, driver.check):
         with pytest.raises(Unavailable, match=r"no\.sock.*No such file"):
@@ -55,7 +55,7 @@ def test_a_refused_tcp_connection_fails_at_once(switch: Switch, connect: Connect
 
 @pytest.mark.parametrize("remote", ["nonsense", "udp:127.0.0.1:1", "unix:"])
 def test_a_remote_that_is_none_is_an_error(switch: Switch, connect: Connect, port: MakePort, remote: str) -> None:
-    """A setting that is no remote of OVSDB is Unavailable like one that does not answer."""
+    """A setting that is no OVSDB remote is Unavailable, like a server that does not answer."""
     with pytest.raises(Unavailable, match=remote):
         attach(connect(switch, remote), port(), ages())
 
@@ -75,7 +75,7 @@ def test_a_server_that_is_no_ovsdb_ends_within_the_deadline(
 
 
 def test_a_hung_database_ends_at_the_deadline(own_switch: Switch, connect: Connect, port: MakePort) -> None:
-    """ovsdb-server stopped: a new session and an open one both end at their deadline, and work again when it goes on."""
+    """While ovsdb-server is stopped, new and open sessions end at their deadline; they work again when it continues."""
     opened, fresh = connect(own_switch), connect(own_switch)
     attach(opened, port(1), soon())
     own_switch.pause_ovsdb()
@@ -119,7 +119,7 @@ def test_a_process_exits_though_the_database_hangs(own_switch: Switch) -> None:
 
 
 def test_many_open_files_are_no_obstacle(switch: Switch) -> None:
-    """A process with more than 1024 open files reads OVSDB as well as any other."""
+    """A process with more than 1024 open files can use OVSDB."""
     code = (
         "import os, resource, sys; from userspace_cni.switch.ovsdb.switch_database import switch_client\n"
         "from userspace_cni.switch.ports import PortDriver\n"
@@ -133,7 +133,7 @@ def test_many_open_files_are_no_obstacle(switch: Switch) -> None:
 
 
 def test_nothing_is_printed_when_the_database_is_away(tmp_path: Path) -> None:
-    """The libraries' own messages reach neither stdout nor stderr; only our error is raised."""
+    """The libraries print nothing to stdout or stderr; only our error is raised."""
     code = (
         "import sys\nfrom userspace_cni.switch.ovsdb.switch_database import switch_client\n"
         "from userspace_cni.switch.ports import PortDriver\n"
@@ -148,7 +148,7 @@ def test_nothing_is_printed_when_the_database_is_away(tmp_path: Path) -> None:
 
 
 def test_a_restarted_database_is_no_matter(own_switch: Switch, connect: Connect, port: MakePort) -> None:
-    """Between two calls ovsdb-server was restarted: the next call opens a new session by itself."""
+    """When ovsdb-server is restarted between two calls, the next call opens a new session by itself."""
     driver = connect(own_switch)
     attach(driver, port(1), soon())
     own_switch.restart_ovsdb()
@@ -161,7 +161,7 @@ def test_a_restarted_database_is_no_matter(own_switch: Switch, connect: Connect,
 
 
 def test_undo_is_not_satisfied_with_an_old_replica(own_switch: Switch, connect: Connect, port: MakePort) -> None:
-    """A session that has seen no port, and then a hung server: absence is not concluded from memory."""
+    """When the server hangs, undo does not conclude from an old replica that the port is absent."""
     driver = connect(own_switch)
     driver.undo(port(), soon())
     own_switch.pause_ovsdb()
@@ -173,7 +173,7 @@ def test_undo_is_not_satisfied_with_an_old_replica(own_switch: Switch, connect: 
 
 
 def test_a_landed_commit_whose_answer_was_lost_is_found(switch: Switch, connect: Connect, port: MakePort, tmp_path: Path) -> None:
-    """The connection breaks after the commit: a new session finds the rows to be ours, and apply succeeds; undo likewise."""
+    """The connection breaks after the commit: a new session finds the rows with our marks, and apply succeeds; undo likewise."""
     server = switch.dir / "db.sock"
     with Proxy(tmp_path / "a.sock", server, lose_answer_to=b'"op":"insert"') as proxy:
         attach(connect(switch, proxy.remote), port(), soon())
@@ -188,7 +188,7 @@ def test_a_landed_commit_whose_answer_was_lost_is_found(switch: Switch, connect:
 def test_a_commit_without_an_answer_is_unknown_and_undone_later(
     switch: Switch, connect: Connect, port: MakePort, tmp_path: Path
 ) -> None:
-    """The server's answer never comes: Unavailable at the deadline though the rows are there, and undo removes them."""
+    """When the server never answers, apply is Unavailable at the deadline though the rows exist, and undo removes them."""
     with Proxy(tmp_path / "a.sock", switch.dir / "db.sock", lose_answer_to=b'"op":"insert"', then="mute") as proxy:
         driver = connect(switch, proxy.remote)
         with pytest.raises(Unavailable, match="unknown"):
@@ -199,7 +199,10 @@ def test_a_commit_without_an_answer_is_unknown_and_undone_later(
 
 
 def test_one_transaction_and_no_row_too_many(switch: Switch, connect: Connect, port: MakePort, tmp_path: Path) -> None:
-    """Bridge, port and interface are one transaction, no schema is fetched but the server's own, and no statistics come."""
+    """Bridge, port and interface are one transaction.
+
+    No schema but the server's own is fetched, and no statistics are replicated.
+    """
     switch.vsctl("add-br", "br-test", "--", "set", "Bridge", "br-test", "datapath_type=netdev")
     for number in range(50):
         switch.vsctl(
@@ -214,7 +217,7 @@ def test_one_transaction_and_no_row_too_many(switch: Switch, connect: Connect, p
 
 
 def test_a_stopped_vswitchd_ends_the_read_back_at_the_deadline(own_switch: Switch, connect: Connect, port: MakePort) -> None:
-    """Rows are committed and no switch opens the interface: unknown, not failed; undo works meanwhile; STATUS says 51."""
+    """Rows that no switch opens are unknown, not failed; undo works meanwhile; STATUS is 51."""
     driver = connect(own_switch)
     own_switch.pause_vswitchd()
     try:
@@ -233,7 +236,7 @@ def test_a_stopped_vswitchd_ends_the_read_back_at_the_deadline(own_switch: Switc
 
 
 def test_a_killed_vswitchd_is_noticed_long_before_the_deadline(own_switch: Switch, connect: Connect, port: MakePort) -> None:
-    """After kill -9 the read-back gives up in a good second, undo succeeds, STATUS says 51; a restart brings everything back."""
+    """After kill -9 the read-back gives up in about a second, undo works, STATUS is 51; a restart brings all back."""
     driver = connect(own_switch)
     attach(driver, port(1), soon())
     own_switch.kill_vswitchd()
@@ -250,7 +253,7 @@ def test_a_killed_vswitchd_is_noticed_long_before_the_deadline(own_switch: Switc
 
 
 def test_a_switch_without_dpdk_does_not_serve(own_switch: Switch, connect: Connect) -> None:
-    """dpdk_initialized false is 51: no vhost-user port of this node can work."""
+    """With dpdk_initialized false STATUS is 51: no vhost-user port of this node can work."""
     own_switch.vsctl("--no-wait", "set", "Open_vSwitch", ".", "other_config:dpdk-init=false", "dpdk_initialized=false")
     own_switch.restart_ovsdb()
     own_switch.vsctl("--no-wait", "set", "Open_vSwitch", ".", "dpdk_initialized=false")
@@ -260,7 +263,7 @@ def test_a_switch_without_dpdk_does_not_serve(own_switch: Switch, connect: Conne
 
 
 def test_a_deadline_that_has_passed_does_nothing(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """No time left: Unavailable, and nothing was sent."""
+    """A call whose deadline has passed is Unavailable and sends nothing."""
     driver.vhost_sock_dir(soon())
     with pytest.raises(Unavailable, match="out of time"):
         attach(driver, port(), Deadline.after(0))
@@ -268,7 +271,7 @@ def test_a_deadline_that_has_passed_does_nothing(switch: Switch, driver: PortDri
 
 
 def test_a_session_for_a_long_life_sees_every_row(switch: Switch, port: MakePort, driver: PortDriver) -> None:
-    """With `everything`, rows come without being asked for, those that exist and those that are made later."""
+    """With `everything`, a session replicates all rows unasked, those that exist and those that are made later."""
     attach(driver, port(1), soon())
     session = Session(switch.ovsdb, open_vswitch(), frozenset(), soon(), everything=True)
     try:
@@ -280,7 +283,7 @@ def test_a_session_for_a_long_life_sees_every_row(switch: Switch, port: MakePort
 
 
 def test_a_closed_driver_opens_a_new_session(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """close() ends the session and not the driver."""
+    """After close() ended the session, the driver's next call opens a new one."""
     attach(driver, port(), soon())
     driver.close()
     driver.close()

@@ -22,7 +22,7 @@ from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Vh
 from userspace_cni.fastpath.vhost.vhost_messages import Feature
 
 ETHER = bytes.fromhex("02000000000202000000000188b5")
-"""From a local address to another, EtherType of local experiments."""
+"""The head of a frame between two local addresses, with an EtherType for local experiments."""
 FIRST = ETHER + bytes(50)
 """A frame with an empty payload."""
 QUIET, ROUNDS = 2.0, 4
@@ -53,12 +53,12 @@ def attach(switch: Switch) -> Iterator[Attach]:
 
 
 def frame_of(length: int, seed: int = 0) -> bytes:
-    """A frame of random bytes; the same for the same arguments."""
+    """A frame of random bytes; equal arguments give equal bytes."""
     return ETHER + random.Random(length + (seed << 20)).randbytes(length - len(ETHER))
 
 
 def proven(source: QueuePair, sinks: tuple[QueuePair, ...]) -> None:
-    """Wait until a frame goes through: for a moment after an attachment OVS drops what is for the port, though its link is up."""
+    """Wait until a frame arrives: for a moment after an attachment OVS drops frames for the port, though its link is up."""
 
     def arrives() -> bool:
         source.send_frames([FIRST])
@@ -68,9 +68,9 @@ def proven(source: QueuePair, sinks: tuple[QueuePair, ...]) -> None:
 
 
 def carried(source: QueuePair, sinks: tuple[QueuePair, ...], frames: list[bytes], window: int = 64) -> bool:
-    """Whether all frames arrive as they were sent, and nothing else; at most `window` are under way: more than fit are dropped.
+    """Whether all frames arrive as they were sent, and no others. At most `window` are under way, because more are dropped.
 
-    Frames that are dropped all the same are sent again: OVS does so while it rebuilds its data path for the ports just attached.
+    Dropped frames are sent again: OVS drops some while it rebuilds its datapath for new ports.
     """
     proven(source, sinks)
     expected, missing = set(frames), set(frames)
@@ -85,7 +85,7 @@ def carried(source: QueuePair, sinks: tuple[QueuePair, ...], frames: list[bytes]
 
 
 def passed(source: QueuePair, sinks: tuple[QueuePair, ...], frames: list[bytes], window: int) -> set[bytes]:
-    """Send the frames; what has arrived when there are so many, or when nothing came for some time."""
+    """Send the frames; return what arrived, when all did or when nothing came for some time."""
     arrived: set[bytes] = set()
     sent, end = 0, time.monotonic() + QUIET
     while len(arrived) < len(frames) and time.monotonic() < end:
@@ -100,7 +100,7 @@ def passed(source: QueuePair, sinks: tuple[QueuePair, ...], frames: list[bytes],
 
 
 def carried_by_reflection(switch: Switch, front_end: FrontEnd) -> bool:
-    """Whether frames come back to the one port that is there."""
+    """Whether frames come back to the only port."""
     join(switch, ("vhost-a", "vhost-a"))
     frames = [frame_of(64, number) for number in range(300)]
     return carried(front_end.pairs[0], front_end.pairs, frames)
@@ -121,7 +121,7 @@ def test_frames_in_both_directions(switch: Switch, attach: Attach, kind: str) ->
 
 
 def test_a_port_that_reflects(switch: Switch, attach: Attach) -> None:
-    """With the action IN_PORT a frame comes back on the port it was sent on, and wakes a thread that sleeps."""
+    """With the action IN_PORT a frame comes back on the port that it came from, and wakes a sleeping thread."""
     front_end = attach("vhost-a")
     join(switch, ("vhost-a", "vhost-a"))
     (pair,) = front_end.pairs
@@ -165,7 +165,7 @@ def test_several_queues(switch: Switch, attach: Attach) -> None:
 
 
 def test_hugepages(switch: Switch, attach: Attach) -> None:
-    """Memory in hugepages is taken by the switch like any other; when there is none, the front-end says so and works."""
+    """The switch accepts memory in hugepages like any other; if there are none, the front-end says so and still works."""
     options = FrontEndOptions(hugepage_bytes=2 << 20)
     a, b = attach("vhost-a", CLIENT, options), attach("vhost-b", CLIENT, options)
     free = int(Path("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").read_text())
@@ -177,7 +177,7 @@ def test_hugepages(switch: Switch, attach: Attach) -> None:
 
 @pytest.mark.parametrize("kind", [CLIENT, SERVER])
 def test_detach_leaves_the_port_as_it_was(switch: Switch, attach: Attach, kind: str) -> None:
-    """After detach the link is down and no error is set, and the same front-end or another finds a port that works."""
+    """After detach the link is down without an error, and the same front-end or another can attach again."""
     front_end = attach("vhost-a", kind)
     join(switch, ("vhost-a", "vhost-a"))
     for _ in range(3):
@@ -197,7 +197,7 @@ def test_detach_leaves_the_port_as_it_was(switch: Switch, attach: Attach, kind: 
 
 
 def test_a_path_without_a_listener(switch: Switch) -> None:
-    """Without a port there is no socket, and a listener without a port is told what to look at."""
+    """Without a port there is no socket, and a listener without a port reports what to look at."""
     with pytest.raises(SocketRefused, match="nothing is there"):
         FrontEnd.connect(f"{switch.rundir}/no-such-port")
     with VhostListener(f"{switch.rundir}/no-such-port") as listener, pytest.raises(TimedOut, match="vhost-server-path"):
@@ -206,7 +206,7 @@ def test_a_path_without_a_listener(switch: Switch) -> None:
 
 @pytest.mark.parametrize("kind", [CLIENT, SERVER])
 def test_a_switch_that_is_stuck(switch: Switch, attach: Attach, kind: str) -> None:
-    """While ovs-vswitchd is stopped an attachment ends with its deadline and says what to look at; afterwards it is possible."""
+    """While ovs-vswitchd is stopped, an attachment ends at its deadline and says what to look at; afterwards it works."""
     front_end = attach("vhost-a", kind)
     switch.pause_vswitchd()
     try:
@@ -224,7 +224,7 @@ def test_a_switch_that_is_stuck(switch: Switch, attach: Attach, kind: str) -> No
 
 @pytest.mark.parametrize("end", ["restart", "kill"])
 def test_a_switch_that_ends(own_switch: Switch, end: str) -> None:
-    """When ovs-vswitchd ends, in good order or not, it is noticed; once it runs again the same queues carry frames."""
+    """The end of ovs-vswitchd, by stop or kill, is noticed; once it runs again the same queues carry frames."""
     add_bridge(own_switch)
     with VhostListener(f"{own_switch.rundir}/vhost-a") as listener:
         add_port(own_switch, "vhost-a", CLIENT)
@@ -253,7 +253,7 @@ def _wait_for_end(switch: Switch, pair: QueuePair, end: str) -> None:
 
 @pytest.mark.parametrize(("kind", "times"), [(CLIENT, 150), (SERVER, 1000)])
 def test_many_attachments_leave_nothing(switch: Switch, attach: Attach, kind: str, times: int) -> None:
-    """Attaching and detaching many times leaves nothing behind, with us or in the switch, and the port still works."""
+    """Attaching and detaching many times leaves nothing in this process or the switch, and the port still works."""
     front_end = attach("vhost-a", kind)
     cycle(front_end, kind, 20)
     before = Holdings(switch.vswitchd_pid)
@@ -297,7 +297,7 @@ print(os.getuid(), capabilities[0].split()[1], flush=True)
 @pytest.mark.parametrize("huge", [0, 2 << 20])
 @pytest.mark.parametrize("kind", [CLIENT, SERVER])
 def test_as_an_unprivileged_user(switch: Switch, tmp_path_factory: pytest.TempPathFactory, kind: str, huge: int) -> None:
-    """A process of the user nobody, without capabilities and locked memory, attaches to ports of both kinds."""
+    """A process of the user nobody, without capabilities and without locked memory, attaches to ports of both kinds."""
     add_bridge(switch)
     directory = Path(switch.rundir) / "pod"
     directory.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Gateways of the node: pods reach what lies beyond the node's NIC, and nothing of another program is changed."""
+"""Gateways of the node: pods reach what is beyond the node's NIC, and nothing of another program is changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from userspace_cni.base.provider_networks import ProviderNetwork
 
 @pytest.fixture
 def wire(node: Node) -> Iterator[Wire]:
-    """A NIC of the node, which forwards, and what lies beyond."""
+    """A NIC of the node, which forwards, and a network beyond it."""
     with routed(switch_of(node).netns) as made:
         yield made
 
@@ -49,7 +49,7 @@ def test_masquerade(node: Node, site: Site, wire: Wire, sandbox: str) -> None:
 
 
 def test_vhost_user_pod(node: Node, site: Site, wire: Wire, sandbox: str) -> None:
-    """What is at a vhost-user port reaches what lies beyond the NIC, too, also after ovs-vswitchd was killed and started."""
+    """A vhost-user port reaches what is beyond the NIC, too, also after ovs-vswitchd was killed and started."""
     assert site.keep(GATEWAY) == BOTH_HOLD
     switch, path = switch_of(node), node.directory / "tap.sock"
     with TapProcess(sandbox, str(path), "--mode", "server", "--name", "net1", "--address", "10.56.0.9/24") as tap:
@@ -68,7 +68,10 @@ def test_vhost_user_pod(node: Node, site: Site, wire: Wire, sandbox: str) -> Non
 
 
 def test_behind_an_uplink(node: Node, site: Site, wire: Wire, sandbox: str) -> None:
-    """The NIC's addresses move to a bridge and back: pods reach what lies beyond; a gateway on that bridge is the only one."""
+    """While the NIC's addresses move to a bridge and back, pods reach what is beyond it.
+
+    That bridge can have only one gateway.
+    """
     succeeded(node.run("ADD", podnet(node), sandbox, ifname="eth0"))
     full = replace(
         GATEWAY, routes=(StaticRoute("10.57.0.0/24", OUTSIDE[0]),), egress_gateway=EgressGateway(OUTSIDE[0], 1042, 1042)
@@ -90,7 +93,7 @@ def test_behind_an_uplink(node: Node, site: Site, wire: Wire, sandbox: str) -> N
 
 
 def test_segments_are_clamped(node: Node, site: Site, wire: Wire, sandbox: str) -> None:
-    """With clamp_mss a connection's segments fit the gateway's link, which is narrower than pod and NIC."""
+    """With clamp_mss a connection's segments fit the gateway's link, whose MTU is smaller than that of pod and NIC."""
     succeeded(node.run("ADD", podnet(node), sandbox, ifname="eth0"))
     narrow = replace(GATEWAY, mtu=1400)
     assert site.keep(narrow) == BOTH_HOLD
@@ -100,7 +103,7 @@ def test_segments_are_clamped(node: Node, site: Site, wire: Wire, sandbox: str) 
 
 
 def test_limits(site: Site) -> None:
-    """What the node sends to the pods is limited by the kernel's own queue; a limit that this kernel cannot have is refused."""
+    """The kernel's own queue limits what the node sends to the pods; a limit that this kernel does not support is refused."""
     limited = replace(GATEWAY, limits=Limits(to_pod=Rate(20_000_000, 2_000_000)))
     assert site.keep(limited) == BOTH_HOLD
     wait_until(lambda: "htb" in inside(site.place, "tc", "qdisc", "show", "dev", "br-test-gw"), what="a queueing discipline")
@@ -113,7 +116,7 @@ def test_limits(site: Site) -> None:
 
 
 def test_the_bridge_has_two_kinds_of_users(node: Node, site: Site, sandbox: str) -> None:
-    """A bridge that was made on demand goes with the last of pods and gateway, whichever that is."""
+    """A bridge that was made on demand is removed with the last of pods and gateway, in either order."""
     switch, network = switch_of(node), podnet(node)
     for last in ("pod", "gateway"):
         succeeded(node.run("ADD", network, sandbox, ifname="eth0"))
@@ -130,7 +133,10 @@ def test_the_bridge_has_two_kinds_of_users(node: Node, site: Site, sandbox: str)
 
 
 def test_egress_gateway(node: Node, site: Site, wire: Wire, sandbox: str) -> None:
-    """What leaves the subnet goes by the egress gateway instead of the node's default route; what is near stays near."""
+    """Traffic out of the subnet uses the egress gateway and not the node's default route.
+
+    Traffic within the node's networks does not.
+    """
     succeeded(node.run("ADD", podnet(node), sandbox, ifname="eth0"))
     wire.on_outside("ip", "address", "add", "198.51.100.9/32", "dev", wire.beyond)
     wire.on_outside("ip", "route", "add", "10.56.0.0/24", "via", NODE[0])
@@ -171,7 +177,7 @@ def test_what_others_have_stays(node: Node, site: Site, wire: Wire) -> None:
 
 
 def test_what_is_lost_is_made_again(node: Node, site: Site, wire: Wire, sandbox: str) -> None:
-    """What is flushed or deleted comes back with the next look: all rules or one, an address, a route, a policy rule."""
+    """All rules or one, an address, a route and a policy rule that were flushed or deleted are made again at the next look."""
     full = replace(
         GATEWAY,
         clamp_mss=True,
@@ -198,7 +204,7 @@ def test_what_is_lost_is_made_again(node: Node, site: Site, wire: Wire, sandbox:
 
 
 def test_after_a_reboot(site: Site, wire: Wire) -> None:
-    """Of another boot the rows are left, and nothing of the kernel's: the gateway is made anew, also as a changed spec."""
+    """After a reboot the rows exist but nothing of the kernel's: the gateway is made anew, also when its spec has changed."""
     full = replace(
         GATEWAY, routes=(StaticRoute("10.57.0.0/24", OUTSIDE[0]),), egress_gateway=EgressGateway(OUTSIDE[0], 1042, 1042)
     )

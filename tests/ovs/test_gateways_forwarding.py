@@ -1,6 +1,7 @@
-"""Whether the node forwards for a gateway is shown by a datagram each way: by the node's own way, and none leaves the node.
+"""A datagram in each direction shows whether the node forwards for a gateway; the node's own rules carry it, and none leaves the
+node.
 
-Each rule is one that people's firewalls have, in the namespace that stands for the node.
+Each rule in these tests is one that real firewalls have, in the namespace that stands for the node.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def wire(node: Node) -> Iterator[Wire]:
 
 @pytest.fixture
 def site(node: Node, wire: Wire) -> Iterator[Site]:
-    """The node's own network, with a gateway; rules that a test adds are gone afterwards."""
+    """The node's own network, with a gateway; rules that a test adds are removed afterwards."""
     with kept(node, wire.node) as made:
         assert made.keep(GATEWAY) == BOTH_HOLD
         try:
@@ -71,14 +72,14 @@ def site(node: Node, wire: Wire) -> Iterator[Site]:
 
 
 def told(site: Site, gateway: Gateway = GATEWAY) -> dict[int, tuple[str, str]]:
-    """By version of IP, what became of the datagrams."""
+    """What became of the datagrams, by IP version."""
     uplinks = {gateway.port: {4: NIC, 6: NIC}}
     found = passages([gateway], site.local.installation, site.local.switch.ports, uplinks, Deadline.after(SECONDS))
     return {each.version: (each.state, each.reason) for each in found}
 
 
 def uncounted(found: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Without the numbers of counters."""
+    """The rules without the values of their counters."""
     return {name: [re.sub(r"counter packets \d+ bytes \d+", "counter", line) for line in lines] for name, lines in found.items()}
 
 
@@ -91,7 +92,7 @@ def nft(*rules: str, family: str = "inet", hook: str = "forward", priority: int 
 
 
 class Case(NamedTuple):
-    """A command on the node, a version of IP, and what is to be said of it."""
+    """A command on the node, an IP version, and the expected finding."""
 
     done: str
     version: int
@@ -103,7 +104,7 @@ ZONES = (
     'iifname "nic0" oifname "nic0" accept; add rule inet theirs sub iifname "nic0" drop; '
     'add rule inet theirs sub oifname "nic0" accept'
 )
-"""As firewalld has it: chains that go by the link's zone, and what is in none is rejected."""
+"""Rules as firewalld makes them: chains by the link's zone, and a reject for links in no zone."""
 LOST: Sequence[Case] = (
     Case(
         nft("ct state { established, related } accept", "jump sub", f"sub {ZONES}", "reject with icmpx admin-prohibited"),
@@ -212,7 +213,7 @@ LOST: Sequence[Case] = (
 
 @pytest.mark.parametrize("case", LOST, ids=[f"{each.state}: {each.done[-50:]}" for each in LOST])
 def test_what_rules_do_is_told(site: Site, case: Case) -> None:
-    """A datagram that is lost is lost at that rule; one that cannot be judged is unknown; and the node is as it was."""
+    """A lost datagram is reported as lost at its rule, one that cannot be judged as unknown; the node is unchanged."""
     inside(site.place, "sh", "-c", case.done)
     before = uncounted(everything(site.place))
     state, why = told(site)[case.version]
@@ -221,7 +222,7 @@ def test_what_rules_do_is_told(site: Site, case: Case) -> None:
 
 
 def test_it_passes(site: Site) -> None:
-    """With nothing in the way both versions pass, at a bridge with a VLAN and without masquerade, too; nothing is left."""
+    """With nothing in the way both versions pass, with and without a VLAN and masquerade; nothing is left."""
     before = everything(site.place)
     assert told(site) == PASSES
     assert everything(site.place) == before
@@ -251,7 +252,9 @@ def test_an_egress_gateway(site: Site, strict: str) -> None:
     ],
 )
 def test_versions_of_openflow(node: Node, site: Site, protocol: str, state: str) -> None:
-    """It does with any version that the administrator leaves to the bridge but 1.5, where it says why nothing is known."""
+    """It works with any OpenFlow version that the administrator allows the
+    bridge, except 1.5, where it says why nothing is known.
+    """
     switch_of(node).vsctl("set", "Bridge", "br-test", f"protocols={protocol}")
     found = told(site)
     assert {each for each, _ in found.values()} == {state}
@@ -260,7 +263,7 @@ def test_versions_of_openflow(node: Node, site: Site, protocol: str, state: str)
 
 @contextmanager
 def heard(*at: tuple[str, str]) -> Iterator[list[bytes]]:
-    """All frames that pass these links, each a namespace and a name, when it has ended."""
+    """All frames on these links, each a namespace and a name, once it has ended."""
     frames: list[bytes] = []
     with ExitStack() as stack:
         opened = []
@@ -279,7 +282,7 @@ def heard(*at: tuple[str, str]) -> Iterator[list[bytes]]:
 
 
 def test_nothing_leaves(node: Node, site: Site, wire: Wire) -> None:
-    """No datagram comes to another port of the bridge, nor to the wire, whatever rules and routes do with it."""
+    """No datagram reaches another port of the bridge or the wire, whatever rules and routes do with it."""
     switch = switch_of(node)
     with netns() as machine:
         veth(site.place, "beside0", machine, "m0", "10.56.0.7/24")
@@ -301,7 +304,7 @@ def test_nothing_leaves(node: Node, site: Site, wire: Wire) -> None:
 
 
 def test_nothing_of_it_on_a_bridge_that_leads_out(node: Node, site: Site, wire: Wire) -> None:
-    """Where a gateway's bridge has a NIC, not even a question for a free address comes to the wire."""
+    """When a gateway's bridge has a NIC, not even the ARP question for a free address reaches the wire."""
     switch = switch_of(node)
     sole = replace(GATEWAY, sole=True)
     switch.vsctl("add-port", "br-test", wire.nic)
@@ -319,7 +322,7 @@ def test_nothing_of_it_on_a_bridge_that_leads_out(node: Node, site: Site, wire: 
 
 
 def test_an_address_that_a_machine_has(node: Node, site: Site) -> None:
-    """Where each address of the subnet is a machine's, none is taken: it is unknown. It passes once one is free."""
+    """When machines have all addresses of the subnet, none is used and the answer is unknown; it passes once one is free."""
     small = replace(GATEWAY, addresses=("10.57.0.1/30",))
     assert site.keep(small) == BOTH_HOLD
     switch = switch_of(node)
@@ -340,7 +343,7 @@ def test_an_address_that_a_machine_has(node: Node, site: Site) -> None:
 
 
 def test_several_at_once(site: Site) -> None:
-    """An agent and commands at once do not disturb each other."""
+    """Trials of an agent and of commands at the same time do not disturb each other."""
     before = everything(site.place)
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda _: told(site), range(8))) == [PASSES] * 8
@@ -348,7 +351,7 @@ def test_several_at_once(site: Site) -> None:
 
 
 def test_a_switch_that_is_away(node: Node, site: Site) -> None:
-    """Of a port that the switch has not, and of a switch that does not answer, nothing is known; the node is as it was."""
+    """For a port that the switch lacks, and with a switch that does not answer, the result is unknown; the node is unchanged."""
     before = everything(site.place)
     found = told(site, replace(GATEWAY, port="other-gw"))
     assert {each[0] for each in found.values()} == {"unknown"}
@@ -364,7 +367,7 @@ def test_a_switch_that_is_away(node: Node, site: Site) -> None:
 
 
 def test_when_it_is_tried_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trial is no change of the tables to those after it; another program's change is, and so is a sysctl."""
+    """The trial's own changes of tables do not cause another trial; another program's change does, and so does a sysctl."""
     monkeypatch.setattr(concerns, "APART_S", 0.0)
     # a namespace in which the legacy iptables was once used has its tables for good, and other tests have used it
     monkeypatch.setattr(legacy_rules, "has_tables", lambda *_: False)

@@ -1,4 +1,4 @@
-"""Gateways that cannot be, and what keeps one that is from being of use: told by name, and the node stays as it is."""
+"""Gateways that cannot be made, and conditions that make one useless, are reported by name; the node stays as it is."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ EGRESS = EgressGateway(OUTSIDE[0], 1042, 1042)
 
 @pytest.fixture
 def wire(node: Node) -> Iterator[Wire]:
-    """A NIC of the node, which forwards, and what lies beyond."""
+    """A NIC of the node, which forwards, and a network beyond it."""
     with routed(switch_of(node).netns) as made:
         yield made
 
 
 @pytest.fixture
 def site(node: Node, wire: Wire) -> Iterator[Site]:
-    """The node's own network, which is beside that NIC's."""
+    """The node's own network beside that NIC's."""
     with kept(node, wire.node) as made:
         yield made
 
@@ -64,7 +64,7 @@ PLAIN = replace(GATEWAY, masquerade=False)
     ids=lambda each: each if isinstance(each, str) else "",
 )
 def test_refused_by_a_look(site: Site, gateway: Gateway, why: str) -> None:
-    """What another link, route or table has is not taken: the problem names it, and nothing is made."""
+    """An address range, route or table that another program has is not used: the problem names it, and nothing is made."""
     inside(site.place, "ip", "route", "add", "203.0.113.128/25", "via", OUTSIDE[0])
     inside(site.place, "ip", "route", "add", "unreachable", "203.0.113.0/29", "table", "77")
     try:
@@ -74,7 +74,7 @@ def test_refused_by_a_look(site: Site, gateway: Gateway, why: str) -> None:
 
 
 def test_a_bridge_that_leads_out(node: Node, site: Site, wire: Wire) -> None:
-    """On an administrator's bridge with a NIC a gateway is refused, unless it says that it is the only one; the bridge stays."""
+    """A gateway on an administrator's bridge with a NIC is refused unless it says that it is the only one; the bridge stays."""
     switch = switch_of(node)
     switch.vsctl("add-br", "br-admin", "--", "set", "Bridge", "br-admin", "datapath_type=netdev")
     switch.vsctl("add-port", "br-admin", wire.nic)
@@ -88,7 +88,7 @@ def test_a_bridge_that_leads_out(node: Node, site: Site, wire: Wire) -> None:
 
 
 def test_one_that_is_refused_leaves_the_former(site: Site, wire: Wire) -> None:
-    """A gateway whose new subnet overlaps another link's stays as it was; its masquerade is of what it has."""
+    """A gateway whose new subnet overlaps another link's stays as it was, with its former masquerade."""
     assert site.keep(GATEWAY) == BOTH_HOLD
     before = everything(site.place)
     problems = site.keep(replace(GATEWAY, addresses=("192.0.2.129/25",)))
@@ -100,7 +100,7 @@ def test_one_that_is_refused_leaves_the_former(site: Site, wire: Wire) -> None:
 
 
 def test_unknown_keeps(site: Site) -> None:
-    """While the source of a gateway cannot be read the gateway stays, and so does its masquerade, beside that of another one."""
+    """While a gateway's source cannot be read, the gateway and its masquerade stay, beside those of another gateway."""
     other = replace(GATEWAY, port="other-gw", bridge="br-other", addresses=("10.58.0.1/24",))
     assert site.keep(GATEWAY, other) == {**BOTH_HOLD, "other-gw": ""}
     before = everything(site.place)
@@ -113,7 +113,7 @@ def test_unknown_keeps(site: Site) -> None:
 
 
 def test_concerns(node: Node, site: Site, wire: Wire) -> None:
-    """What the node lacks is told: sysctls, a way for what is forwarded, routers that are silent. None of it is changed."""
+    """What the node lacks is reported: sysctls, a forwarding rule, routers that do not answer. Nothing of it is changed."""
 
     def told(gateway: Gateway) -> dict[str, str]:
         return {each.path: each.found for each in look_at([gateway], site.local.installation, site.local.switch).concerns}

@@ -1,4 +1,4 @@
-"""Group commit: callers at the same time share a transaction, and nothing else."""
+"""Group commit: calls at the same time share a transaction, but not their errors and deadlines."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Connect = Callable[..., PortDriver]
 
 
 def soon() -> Deadline:
-    """Time enough for one call."""
+    """A deadline that leaves enough time for one call."""
     return Deadline.after(60)
 
 
 class Hold(Command[SwitchSession]):
-    """Blocks the connection's thread until it is released."""
+    """Blocks the session's thread until it is released."""
 
     def __init__(self, session: SwitchSession) -> None:
         super().__init__(session)
@@ -59,7 +59,7 @@ class Pause(Command[SwitchSession]):
 
 
 class Buggy(Command[SwitchSession]):
-    """Raises what no command should."""
+    """A command that raises an exception that no command should."""
 
     def run_idl(self, txn: Any) -> None:
         raise ZeroDivisionError
@@ -75,7 +75,7 @@ class Caller:
 
 @dataclass
 class Callers:
-    """Threads that call at the same time, and how they ended."""
+    """Threads that call at the same time, and how their calls ended."""
 
     all: list[Caller] = field(default_factory=list)
 
@@ -101,7 +101,7 @@ class Callers:
 
 @contextmanager
 def queued(driver: PortDriver, session: SwitchSession | None = None) -> Iterator[Callers]:
-    """All calls made in this block are in the queue when the connection's thread looks for its next group."""
+    """All calls made in this block are queued before the session's thread takes its next group."""
     driver.connect(soon())
     session = session or driver.client.status()
     callers, hold = Callers(), Hold(session)
@@ -129,7 +129,7 @@ def grouping(request: pytest.FixtureRequest, switch: Switch, connect: Connect, s
 
 
 def test_what_queues_meanwhile_is_one_transaction(switch: Switch, grouping: PortDriver, port: MakePort, sizes: list[int]) -> None:
-    """Five ADDs at once on a missing bridge: one transaction, one bridge with our mark, five open ports."""
+    """Five ADDs at once on a missing bridge are one transaction: one bridge with our mark, five open ports."""
     with queued(grouping) as callers:
         for number in range(5):
             callers.call(lambda number=number: attach(grouping, port(number), soon()))  # type: ignore[misc]
@@ -173,7 +173,7 @@ def test_a_bad_member_fails_alone(switch: Switch, grouping: PortDriver, port: Ma
 def test_what_the_server_refuses_is_run_one_by_one(
     switch: Switch, grouping: PortDriver, port: MakePort, sizes: list[int]
 ) -> None:
-    """A value that only ovsdb-server knows to be wrong: its caller alone gets the server's words, all others their ports."""
+    """A value that only ovsdb-server knows to be wrong: its caller alone gets the server's error, the others get their ports."""
     with queued(grouping) as callers:
         for number, tag in ((1, 5), (2, 4097), (3, 6)):
             callers.call(lambda number=number, tag=tag: attach(grouping, port(number, tag=tag), soon()))  # type: ignore[misc]
@@ -186,7 +186,7 @@ def test_what_the_server_refuses_is_run_one_by_one(
 
 
 def test_a_bug_in_one_command_is_its_callers_alone(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """An exception that is none of ours reaches the caller whose command raised it, and the others' ports are made."""
+    """An unexpected exception reaches only the caller whose command raised it; the others' ports are made."""
     with queued(driver) as callers:
         session = driver.client.status()
         callers.call(lambda: attach(driver, port(1), soon()))
@@ -217,7 +217,7 @@ def test_one_port_is_never_written_twice_in_a_transaction(
 def test_a_bridge_that_loses_its_last_port_and_gains_one_stays(
     switch: Switch, grouping: PortDriver, port: MakePort, sizes: list[int]
 ) -> None:
-    """DEL of the last port of our bridge and ADD of another one in one transaction: the bridge is the same as before."""
+    """DEL of our bridge's last port and ADD of another in one transaction: the bridge stays the same."""
     attach(grouping, port(1), soon())
     before = switch.bridge("br-test")["_uuid"]
     sizes.clear()
@@ -262,7 +262,9 @@ def test_an_administrators_bridge_survives_a_group_of_deletions(
 
 
 def test_an_absent_port_is_no_reason_to_delete_a_bridge_in_use(switch: Switch, grouping: PortDriver, port: MakePort) -> None:
-    """DEL of a port that is gone, of our bridge, beside an ADD on that bridge and beside a bridge that is still empty."""
+    """DEL of a missing port of our bridge deletes neither that bridge, to
+    which an ADD adds a port, nor one that is still empty.
+    """
     switch.vsctl("--no-wait", "add-br", "br-test", "--", "set", "Bridge", "br-test", "datapath_type=netdev")
     switch.vsctl("--no-wait", "set", "Bridge", "br-test", "external_ids:owner=userspace-cni")
     with queued(grouping) as callers:
@@ -305,7 +307,7 @@ def test_a_group_notices_that_another_session_took_the_last_port(
 
 
 def test_no_call_waits_for_the_deadline_of_another(own_switch: Switch, connect: Connect, port: MakePort) -> None:
-    """A hung server amid a group: a caller with a second fails then, and one with more time gets its port."""
+    """The server hangs during a group: a caller with one second fails then, and one with more time gets its port."""
     driver, patient = connect(own_switch), Deadline.after(FOR_EVER_S)
     with queued(driver) as callers:
         hasty = callers.call(lambda: driver.apply(port(1), Deadline.after(1)))
@@ -340,7 +342,7 @@ def test_a_call_out_of_time_before_the_group_begins_is_left_out(
 
 
 def test_a_server_that_hangs_for_all_ends_the_session(own_switch: Switch, connect: Connect, port: MakePort) -> None:
-    """When all callers are out of time all fail, the session is given up, and the next call opens another one."""
+    """When no caller has time left, all fail, the session is closed, and the next call opens another."""
     driver = connect(own_switch, resident=True)
     with queued(driver) as callers:
         for number in (1, 2, 3):
@@ -362,7 +364,10 @@ def test_a_server_that_hangs_for_all_ends_the_session(own_switch: Switch, connec
 def test_a_session_lost_amid_a_group_is_lost_for_all(
     switch: Switch, connect: Connect, port: MakePort, sizes: list[int], tmp_path: Path, then: str
 ) -> None:
-    """The answer to a group never comes. Connection closed: each member finds its rows with a new session. Mute: all fail."""
+    """The group's answer never comes. If the connection closes, each member finds its rows in a new session.
+
+    If it hangs, all fail.
+    """
     with Proxy(tmp_path / "a.sock", switch.dir / "db.sock", lose_answer_to=b'"op":"insert"', then=then) as proxy:  # type: ignore[arg-type]
         driver = connect(switch, proxy.remote, on_group=sizes.append)
         with queued(driver) as callers:
@@ -394,7 +399,7 @@ def test_a_session_lost_before_the_read_back_is_opened_again(own_switch: Switch,
 
 
 def test_the_next_commit_does_not_wait_for_the_read_back(own_switch: Switch, connect: Connect, port: MakePort) -> None:
-    """While ovs-vswitchd sleeps, commits follow each other; when it wakes, all waits end."""
+    """While ovs-vswitchd sleeps, commits go on; when it wakes, all waits end."""
     driver = connect(own_switch, resident=True)
     own_switch.pause_vswitchd()
     try:
@@ -425,7 +430,7 @@ def test_a_request_larger_than_a_socket_takes_at_once_is_sent_to_its_end(own_swi
 
 
 def test_forty_threads_lose_nothing(switch: Switch, connect: Connect, port: MakePort, sizes: list[int]) -> None:
-    """Forty ADDs and then forty DELs at once, however they group: every port is made and none is left."""
+    """Forty ADDs and then forty DELs at once, in any grouping: every port is made, and none is left."""
     driver = connect(switch, resident=True, on_group=sizes.append)
     adding, deleting = Callers(), Callers()
     for number in range(40):

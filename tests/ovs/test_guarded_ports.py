@@ -1,4 +1,4 @@
-"""A pod behind a `system` port of a netdev bridge reaches the node's own stack without a guard, and with one the bridge alone."""
+"""A pod on a `system` port of a netdev bridge also reaches the node's own stack; with a guard it reaches the bridge alone."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def answered(pods: Pods, seconds: float) -> bool:
 
 
 def arrives(pods: Pods, to: str, at: str, seconds: float, family: socket.AddressFamily = socket.AF_INET) -> bool:
-    """Whether a datagram of the pod for the address arrives at a socket in the namespace `to`."""
+    """Whether a datagram of the pod for the address reaches a socket in the namespace `to`."""
     with socket_in(to, family, socket.SOCK_DGRAM) as receiver, socket_in(pods.pod, family, socket.SOCK_DGRAM) as sender:
         receiver.bind(("", PORT))
         receiver.settimeout(seconds)
@@ -99,7 +99,7 @@ def arrives(pods: Pods, to: str, at: str, seconds: float, family: socket.Address
 
 
 def ways(pods: Pods, seconds: float) -> set[str]:
-    """By which ways the pod comes past the bridge, each waited for so long."""
+    """The ways by which the pod bypasses the bridge; each is awaited for so long."""
     return {
         way
         for way, open_ in {
@@ -113,9 +113,10 @@ def ways(pods: Pods, seconds: float) -> set[str]:
 
 
 def test_the_hole_and_the_guard(pods: Pods) -> None:
-    """Without a guard the node answers a pod of another VLAN, hears it and forwards it into a third; with one it does not.
+    """Without a guard the node answers a pod of another VLAN, receives from it and forwards it into a third; with one it does
+    not.
 
-    The traffic of the bridge goes on.
+    Traffic over the bridge goes on.
     """
     assert ways(pods, SECONDS) == ALL
     driver, guard = GuardDriver(), Guard(HOST_ENDS[0], STORE, pods.node)

@@ -27,12 +27,12 @@ KINDS: tuple[KernelPort, ...] = ("system", "afxdp", "af_packet", "af_xdp")
 
 @pytest.fixture
 def driver(switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> PortDriver:
-    """A driver that sees these links, of a process that lives long."""
+    """A driver that sees these links, in a long-lived process."""
     return connect(switch, links=veths, afxdp_max=9, resident=True)
 
 
 def remove(driver: PortDriver, step: OvsPort) -> None:
-    """Do the first of two transactions for a link that was made anew."""
+    """Do the first of the two transactions for a link that was made anew."""
     session = driver.client.status()
     command = Put(session, desired_port(step, {**driver.list_owned()[LINK], "ifindex": "77"}))
     session.transact([command], soon())
@@ -41,7 +41,7 @@ def remove(driver: PortDriver, step: OvsPort) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_is_opened_and_read_back(switch: Switch, driver: PortDriver, veths: Veths, kind: KernelPort) -> None:
-    """A host end is opened as asked, CHECK finds no difference, the link's index is recorded, and undo leaves the link."""
+    """The host end is opened as asked, CHECK finds no difference, the link's index is recorded, and undo leaves the link."""
     veths.add(LINK)
     step = kernel_port(kind)
     attach(driver, step, soon())
@@ -56,7 +56,7 @@ def test_each_kind_is_opened_and_read_back(switch: Switch, driver: PortDriver, v
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_link_made_anew_is_noticed_and_healed(driver: PortDriver, veths: Veths, kind: KernelPort) -> None:
-    """A port whose link is gone counts as lost and check says so; with a new link of the name, apply opens that one."""
+    """A port whose link is gone is lost, and check says so; once there is a new link of the name, apply opens that."""
     veths.add(LINK)
     step = kernel_port(kind)
     attach(driver, step, soon())
@@ -77,7 +77,9 @@ def test_a_link_made_anew_is_noticed_and_healed(driver: PortDriver, veths: Veths
 
 
 def test_a_death_between_removing_and_adding_is_repaired(switch: Switch, driver: PortDriver, veths: Veths) -> None:
-    """The port of a link that was made anew is lost while it is removed; apply adds it, and undo finds nothing but its bridge."""
+    """When the process dies after it removed the port of a new link, the port is
+    lost; apply adds it, and undo finds only its bridge.
+    """
     veths.add(LINK)
     step = replace(kernel_port(), limits=Limits(to_pod=Rate(1_000_000, 100_000)))
     attach(driver, step, soon())
@@ -92,14 +94,14 @@ def test_a_death_between_removing_and_adding_is_repaired(switch: Switch, driver:
 
 
 def test_without_its_link_a_port_is_not_made(switch: Switch, driver: PortDriver) -> None:
-    """ADD for a link that is not there is refused with its name, and leaves no row."""
+    """ADD for a missing link is refused with its name and writes no row."""
     with pytest.raises(SwitchRefused, match=f"port {LINK}: there is no link of that name"):
         driver.apply(kernel_port(), soon())
     assert switch.bridges() == []
 
 
 def test_a_bridge_of_the_other_datapath_is_refused(switch: Switch, driver: PortDriver, veths: Veths) -> None:
-    """A port of the kernel's datapath is not put on a netdev bridge, and not the other way round."""
+    """A port of the kernel's datapath cannot be on a netdev bridge, nor the other way round."""
     veths.add(LINK)
     switch.vsctl("add-br", "br-test", "--", "set", "Bridge", "br-test", "datapath_type=netdev")
     with pytest.raises(SwitchRefused, match=r"br-test has datapath_type netdev, .* needs system") as bare:
@@ -135,7 +137,7 @@ def test_a_datapath_that_the_kernel_lacks_is_an_error(switch: Switch, driver: Po
 
 
 def test_the_switch_says_what_it_can_do(driver: PortDriver) -> None:
-    """Kinds that this switch opens are not lacking; afxdp and vdevs are not for the kernel's datapath."""
+    """The kinds of port that this switch opens are supported; afxdp and vdevs are not, on the kernel's datapath."""
     able = driver.able(soon())
     assert [able.lacks(kind, "netdev") for kind in KINDS] == [""] * len(KINDS)
     assert able.lacks("system", "system") == ""
@@ -146,7 +148,9 @@ def test_the_switch_says_what_it_can_do(driver: PortDriver) -> None:
 
 @pytest.mark.parametrize("anew", [False, True], ids=["new port", "port of a former link"])
 def test_a_link_that_is_down_is_set_up(driver: PortDriver, veths: Veths, *, anew: bool) -> None:
-    """When its port is open: closing a former link of the name, ovs-vswitchd writes back the flags that it knew of that one."""
+    """The link is set up after its port is open: when ovs-vswitchd closes a
+    former link of the name, it restores that one's flags.
+    """
     veths.add(LINK)
     if anew:
         attach(driver, kernel_port(), soon())
@@ -158,7 +162,7 @@ def test_a_link_that_is_down_is_set_up(driver: PortDriver, veths: Veths, *, anew
 
 
 def test_ports_without_dpdk_are_served_without_it(connect: Callable[..., PortDriver]) -> None:
-    """STATUS of a network of kernel ports asks for the bridge's datapath, and not for DPDK."""
+    """STATUS of a network of kernel ports checks the bridge's datapath, and not DPDK."""
     with Switch(huge=False) as switch:
         driver = connect(switch)
         switch.vsctl("--no-wait", "add-br", "br-test")
@@ -168,7 +172,7 @@ def test_ports_without_dpdk_are_served_without_it(connect: Callable[..., PortDri
 
 
 def test_the_memory_of_afxdp_ports_has_a_bound(switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> None:
-    """One port more than afxdp_max is refused with the reason; a deleted one makes room."""
+    """A port beyond afxdp_max is refused with the reason; a deleted one makes room."""
     driver = connect(switch, links=veths, afxdp_max=1)
     for name in ("k1", "k2"):
         veths.add(name)
@@ -181,7 +185,7 @@ def test_the_memory_of_afxdp_ports_has_a_bound(switch: Switch, veths: Veths, con
 
 
 def test_the_bound_holds_for_many_at_once(switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> None:
-    """Of six ports that two sessions add at once, in groups of any size, as many are made as there may be."""
+    """Of six ports that two sessions add at once, in any grouping, as many are made as the bound allows."""
     drivers = [connect(switch, links=veths, afxdp_max=2, resident=which) for which in (True, False)]
     steps = [kernel_port("afxdp", f"k{number}") for number in range(6)]
     for step in steps:
@@ -200,7 +204,7 @@ def test_the_bound_holds_for_many_at_once(switch: Switch, veths: Veths, connect:
 
 
 def test_after_a_restart_of_ovs_vswitchd_nothing_is_healed(own_switch: Switch, connect: Callable[..., PortDriver]) -> None:
-    """Ports of all kinds are open again after a kill, count as present, and keep their rows."""
+    """After a kill of ovs-vswitchd, ports of all kinds are open again, are not lost, and keep their rows."""
     veths = Veths(own_switch)
     driver = connect(own_switch, links=veths, afxdp_max=9, resident=True)
     steps = [kernel_port(kind, f"k{number}") for number, kind in enumerate(KINDS)]

@@ -1,4 +1,4 @@
-"""A newer release's programs in the place of this machine's own, for one command."""
+"""A newer release's programs replace this machine's own for one command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAYS = "#!/bin/sh\necho of the release\n"
 
 @pytest.fixture
 def made(tmp_path: Path) -> Programs:
-    """A release with one program that this machine has and one that it has not, and with drivers of a DPDK of its own."""
+    """A release with one program that this machine has and one that it lacks, and with DPDK drivers of its own."""
     made = Programs(tmp_path / "root", tmp_path / "tree", tmp_path / "callers")
     for name in ("ovs-vsctl", "of-the-release"):
         program = made.tree / "usr/bin" / name
@@ -37,7 +37,7 @@ def told(*argv: str) -> str:
 
 
 def test_they_are_seen_by_the_command_alone(made: Programs) -> None:
-    """Programs, schema and drivers are the release's, beside this machine's own drivers; the machine itself sees none of it."""
+    """The command sees the release's programs, schema and drivers instead of this machine's; other processes see none of them."""
     look = f"/usr/bin/ovs-vsctl; cat /usr/share/openvswitch/vswitch.ovsschema; ls /{DRIVERS}; ls /usr/bin/of-the-release || true"
     own = sorted(path.name for path in Path("/", DRIVERS).iterdir())
     seen = told(*made.inside, "sh", "-c", look).splitlines()
@@ -48,7 +48,7 @@ def test_they_are_seen_by_the_command_alone(made: Programs) -> None:
 
 
 def test_callers_are_found_first(made: Programs) -> None:
-    """What has to be started by its own path is the first in PATH, before this machine's own of the name."""
+    """Programs that have to be started by their own path come first in PATH, before this machine's of the same name."""
     caller = made.callers / "ip"
     caller.parent.mkdir()
     caller.write_text(SAYS)
@@ -57,13 +57,13 @@ def test_callers_are_found_first(made: Programs) -> None:
 
 
 def test_the_command_has_the_process(made: Programs) -> None:
-    """What is started is the command itself: who ends it by its number ends it."""
+    """The process that is started becomes the command itself, so that a signal to its id ends the command."""
     with subprocess.Popen([*made.inside, "sh", "-c", "echo $$"], stdout=subprocess.PIPE, text=True) as process:
         assert process.communicate(timeout=60)[0] == f"{process.pid}\n"
 
 
 def test_a_release_that_the_archive_does_not_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its lane is not made, apt's words say why, and what was begun is not taken for it."""
+    """No lane is made, the error has apt's words, and what was begun does not count as a lane."""
     monkeypatch.setattr(roots, "CACHE", tmp_path)
     with pytest.raises(NotMade, match=r"apt-get update: .*no-such-release"):
         programs(Lane("nothing", ("no-such-release",)))

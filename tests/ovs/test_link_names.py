@@ -1,4 +1,4 @@
-"""Names of bridges and ports beside the kernel's links: no link of another program is taken over, changed or deleted."""
+"""Names of bridges and ports beside the kernel's links: another program's link is never used, changed or deleted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TAKEN = "vpn0"
 
 @pytest.fixture(params=[True, False], ids=["resident", "one call"])
 def driver(request: pytest.FixtureRequest, switch: Switch, connect: Callable[..., PortDriver]) -> PortDriver:
-    """A driver that replicates all rows, and one that replicates what a call needs; both see the switch's links."""
+    """A driver that replicates all rows, and one that replicates only what a call needs; both see the switch's links."""
     return connect(switch, links=SwitchLinks(switch.netns), resident=request.param)
 
 
@@ -84,7 +84,7 @@ STEPS: dict[str, Step] = {
 def test_a_tap_of_another_program_is_never_taken_over(
     switch: Switch, driver: PortDriver, veths: Veths, port: Callable[..., OvsPort], kind: str
 ) -> None:
-    """Bridges and ports of each kind cannot have its name: no row is left, and undo leaves the tap as it was."""
+    """A bridge or port of any kind cannot have its name: no row is written, and undo leaves the tap unchanged."""
     veths.add("nic0")
     before = add_tap(switch.netns, TAKEN)
     step = STEPS[kind](port)
@@ -101,7 +101,7 @@ def test_a_tap_of_another_program_is_never_taken_over(
 
 
 def test_nor_by_a_bridge_of_the_nodes_own(switch: Switch, driver: PortDriver) -> None:
-    """The same of a provider network's bridge."""
+    """A provider network's bridge cannot have its name, either."""
     before = add_tap(switch.netns, TAKEN)
     bridges = node_bridge(switch, driver)
     with pytest.raises(LinkNameTaken, match=TAKEN):
@@ -119,7 +119,7 @@ def test_nor_by_a_bridge_of_the_nodes_own(switch: Switch, driver: PortDriver) ->
 def test_no_link_of_any_kind_lends_its_name(
     switch: Switch, driver: PortDriver, veths: Veths, port: Callable[..., OvsPort], name: str
 ) -> None:
-    """A NIC, lo, an alternative name, and the names that OVS keeps for itself are no names of a bridge."""
+    """A bridge cannot have the name of a NIC, of lo, an alternative name, or one that OVS reserves."""
     veths.add("nic0")
     before = add_tap(switch.netns, TAKEN)
     inside(switch.netns, "ip", "link", "property", "add", "dev", TAKEN, "altname", "other-name")
@@ -143,7 +143,7 @@ def test_a_bridge_that_ovsdb_has_is_no_conflict(switch: Switch, driver: PortDriv
 def test_where_the_namespace_cannot_be_read_no_name_is_free(
     switch: Switch, connect: Callable[..., PortDriver], port: Callable[..., OvsPort]
 ) -> None:
-    """What is unknown is not free: Unavailable, and no row."""
+    """When the links cannot be listed, the call is Unavailable and writes no row."""
     for path in ("/run/netns/there-is-none", "/proc/self/ns/ipc"):
         driver = connect(switch, links=SwitchLinks(path))
         with pytest.raises(Unavailable, match="switch_netns"):
@@ -156,7 +156,10 @@ def test_where_the_namespace_cannot_be_read_no_name_is_free(
 def test_from_the_look_until_the_switch_opens_it_the_name_is_held(
     switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]
 ) -> None:
-    """While the rows are on their way no other program can make a link of the name; the switch opens the one that holds it."""
+    """Until the switch opens it, a link of ours reserves the name, so that no other program can make one.
+
+    The switch opens that link.
+    """
     switch.pause_vswitchd()
     try:
         rest = driver.apply(port(), soon())
@@ -174,7 +177,7 @@ def test_from_the_look_until_the_switch_opens_it_the_name_is_held(
 
 
 def test_what_a_killed_call_reserved_is_deleted(switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]) -> None:
-    """A call that died between link and rows leaves a link that undo finds and deletes, of a bridge and of an internal port."""
+    """A call that died between link and rows leaves a link, of a bridge or an internal port, which undo finds and deletes."""
     known = SwitchLinks(switch.netns)
     assert known.take(BRIDGE)
     assert not known.take(BRIDGE)
@@ -188,7 +191,7 @@ def test_what_a_killed_call_reserved_is_deleted(switch: Switch, driver: PortDriv
 def test_what_a_killed_call_reserved_is_used_by_the_next(
     switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]
 ) -> None:
-    """The same link serves the next attachment."""
+    """The next attachment uses the link that a killed call left."""
     known = SwitchLinks(switch.netns)
     assert known.take(BRIDGE)
     index = tap(switch.netns, BRIDGE)["index"]
@@ -200,7 +203,7 @@ def test_what_a_killed_call_reserved_is_used_by_the_next(
 def test_a_dead_switch_leaves_no_link(
     own_switch: Switch, connect: Callable[..., PortDriver], port: Callable[..., OvsPort]
 ) -> None:
-    """Undo while ovs-vswitchd is dead deletes the link that it cannot delete, but not another program's link of the name."""
+    """While ovs-vswitchd is dead, undo itself deletes the link of the bridge, but not another program's link of that name."""
     driver = connect(own_switch, links=SwitchLinks(own_switch.netns), resident=True)
     for foreign in (False, True):
         attach(driver, port(), soon())
@@ -216,7 +219,7 @@ def test_a_dead_switch_leaves_no_link(
 
 
 def test_a_link_that_the_switch_does_not_open(switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]) -> None:
-    """Where it cannot open the link that was made for it, that one goes, and it makes its own."""
+    """When the switch cannot open the link that was made for it, that link is deleted, and the switch makes its own."""
     for step, name in ((port(), BRIDGE), (gateway(), "gw0")):
         add_tap(switch.netns, name, "multi_queue")  # which OVS cannot open
         inside(switch.netns, "ip", "link", "set", name, "alias", ALIAS)
@@ -232,7 +235,7 @@ def test_a_link_that_the_switch_does_not_open(switch: Switch, driver: PortDriver
 def test_a_namespace_that_is_not_the_switchs(
     switch: Switch, connect: Callable[..., PortDriver], veths: Veths, port: Callable[..., OvsPort]
 ) -> None:
-    """With a wrong switch_netns a bridge is made as well, and no link is left in that namespace."""
+    """With a wrong switch_netns the bridge is made all the same, and no link is left in that namespace."""
     with veths.namespace("another") as process:
         path = f"/proc/{process}/ns/net"
         assert Path(path).exists()
@@ -243,7 +246,7 @@ def test_a_namespace_that_is_not_the_switchs(
 
 
 def test_many_at_once_on_a_bridge_that_is_not_there(switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]) -> None:
-    """Attachments that need the same new bridge do not get in each other's way, again and again."""
+    """Attachments at once that need the same missing bridge all succeed, repeatedly."""
     steps = [port(number) for number in range(1, 9)]
     with ThreadPoolExecutor(len(steps)) as threads:
         for _ in range(5):
@@ -256,7 +259,7 @@ def test_many_at_once_on_a_bridge_that_is_not_there(switch: Switch, driver: Port
 
 
 def test_a_process_without_the_device_of_taps(switch: Switch) -> None:
-    """It makes no link, and holds no name by one: the rows are written as ever."""
+    """Without /dev/net/tun no name is reserved by a link: the rows are written all the same."""
     call = (
         f"from userspace_cni.host.node_net.switch_links import SwitchLinks; print(SwitchLinks({switch.netns!r}).take({TAKEN!r}))"
     )
@@ -267,7 +270,9 @@ def test_a_process_without_the_device_of_taps(switch: Switch) -> None:
 
 
 def test_no_row_is_written_for_a_name_that_is_not_taken(switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]) -> None:
-    """The transaction itself looks which names it adds: of a bridge that went since the look none was taken."""
+    """The transaction itself checks which names it adds: it does not add a
+    bridge that vanished after the first look, unreserved.
+    """
     session = Session(switch.ovsdb, open_vswitch(), frozenset(), soon())
     try:
         command = Put(session, desired_port(port(), marks_of(port(), STORE)))
@@ -285,7 +290,9 @@ def test_no_row_is_written_for_a_name_that_is_not_taken(switch: Switch, driver: 
 def test_the_link_of_a_bridge_that_another_caller_has_made_meanwhile(
     switch: Switch, connect: Callable[..., PortDriver], port: Callable[..., OvsPort]
 ) -> None:
-    """A caller whose look came before the other's rows finds the link of their bridge, which has no alias: it uses the bridge."""
+    """When another call made the bridge after this call looked, its link
+    without an alias is recognised, and the bridge is used.
+    """
     driver = connect(switch, links=SwitchLinks(switch.netns), resident=True)
     switch.vsctl("add-br", BRIDGE, "--", "set", "Bridge", BRIDGE, "datapath_type=netdev")
     driver.connect(soon())
@@ -301,7 +308,7 @@ def test_the_link_of_a_bridge_that_another_caller_has_made_meanwhile(
 def test_a_caller_that_is_stopped_while_it_takes_the_name(
     switch: Switch, driver: PortDriver, port: Callable[..., OvsPort], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long another caller is stopped between making a link and marking it, the name is not taken for a foreign one."""
+    """A link that another call has made and not yet marked does not count as foreign, however long that call is stopped."""
     stopped, go_on, known = threading.Event(), threading.Event(), SwitchLinks(switch.netns)
     before = lab_links(switch.netns).keys() - {BRIDGE}
 

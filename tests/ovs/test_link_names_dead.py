@@ -1,4 +1,4 @@
-"""Links of bridges when the switch is silent, dies or starts anew: none is left, and none of another program is touched."""
+"""Links of bridges while the switch hangs, dies or restarts: none is left, and no other program's is touched."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from userspace_cni.switch.ports import PortDriver
 
 BRIDGE = "br-test"
 OWN = "br-own"
-"""A bridge of the node's own."""
+"""The name of a bridge of the node's own."""
 
 
 @pytest.fixture(params=[True, False], ids=["resident", "one call"])
 def driver(request: pytest.FixtureRequest, own_switch: Switch, connect: Callable[..., PortDriver]) -> PortDriver:
-    """A driver that replicates all rows, and one that replicates what a call needs."""
+    """A driver that replicates all rows, and one that replicates only what a call needs."""
     return connect(own_switch, links=SwitchLinks(own_switch.netns), resident=request.param)
 
 
@@ -39,7 +39,7 @@ def gateway() -> OvsPort:
 
 
 def test_rows_that_a_silent_switch_has_never_seen(own_switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]) -> None:
-    """Rows come and go while ovs-vswitchd is silent: the links that were made for it go with them."""
+    """When rows are added and deleted while ovs-vswitchd hangs, the links that were made for it are deleted with them."""
     bridges, own = own_bridge(own_switch, driver)
     driver.able(soon())
     own_switch.pause_vswitchd()
@@ -59,7 +59,7 @@ def test_rows_that_a_silent_switch_has_never_seen(own_switch: Switch, driver: Po
 
 
 def test_links_that_the_switch_made_itself(own_switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]) -> None:
-    """After a boot it makes the links of the rows itself; if it is dead when the rows go, they go as well."""
+    """Links that the switch made itself after a boot are deleted with their rows, also when the switch is dead by then."""
     bridges, own = own_bridge(own_switch, driver)
     bridges.apply(own, soon())
     steps = [port(), gateway()]
@@ -82,7 +82,7 @@ def test_links_that_the_switch_made_itself(own_switch: Switch, driver: PortDrive
 def test_a_foreign_link_in_the_place_of_one_that_the_switch_made(
     own_switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]
 ) -> None:
-    """A tap of another program that has taken the place of such a link stays as it is."""
+    """A tap of another program that has replaced such a link stays as it is."""
     attach(driver, port(), soon())
     own_switch.kill_vswitchd()
     delete_link(own_switch.netns, BRIDGE)
@@ -97,7 +97,7 @@ def test_a_foreign_link_in_the_place_of_one_that_the_switch_made(
 def test_a_namespace_that_cannot_be_read_any_more(
     own_switch: Switch, driver: PortDriver, connect: Callable[..., PortDriver], port: Callable[..., OvsPort]
 ) -> None:
-    """Undo deletes the rows, and ovs-vswitchd its link: what is not to be seen keeps no pod from its end."""
+    """When links cannot be listed, undo deletes the rows and ovs-vswitchd its link: DEL of a pod succeeds all the same."""
     attach(driver, port(), soon())
     blind = connect(own_switch, links=SwitchLinks("/run/netns/there-is-none"))
     for _ in range(2):
@@ -109,7 +109,7 @@ def test_a_namespace_that_cannot_be_read_any_more(
 def test_a_switch_that_dies_between_rows_and_opening(
     own_switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]
 ) -> None:
-    """The next one opens the link that was made for the former."""
+    """The next ovs-vswitchd opens the link that was made for the dead one."""
     driver.able(soon())
     own_switch.pause_vswitchd()
     rest = driver.apply(port(), soon())
@@ -125,7 +125,7 @@ def test_a_switch_that_dies_between_rows_and_opening(
 
 
 def test_a_bridge_that_was_deleted_by_hand(own_switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]) -> None:
-    """Right after that it is made again, again and again; while the switch was dead, too."""
+    """A bridge that was deleted by hand is made again, repeatedly, also when the switch was dead meanwhile."""
     for dead in (False, True, False, False, False):
         attach(driver, port(), soon())
         if dead:
@@ -141,7 +141,7 @@ def test_a_bridge_that_was_deleted_by_hand(own_switch: Switch, driver: PortDrive
 def test_a_bridge_that_an_administrator_makes_at_the_same_moment(
     own_switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]
 ) -> None:
-    """His bridge opens the link that was made for ours; it stays his, and stays."""
+    """The administrator's bridge opens the link that was made for ours; it remains the administrator's and stays."""
     driver.able(soon())
     assert SwitchLinks(own_switch.netns).take(BRIDGE)
     own_switch.vsctl("add-br", BRIDGE, "--", "set", "Bridge", BRIDGE, "datapath_type=netdev")

@@ -1,4 +1,4 @@
-"""Rows of the node's own whose record was lost, on a real OVS-DPDK: recorded again of what there is, and undone by that."""
+"""Rows of the node's own whose record was lost, on a real OVS-DPDK, are recorded again from what is found, and can be undone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHER_NIC, OTHER = "nic1", "198.51.100.11"
 
 @pytest.fixture
 def wire(switch: Switch) -> Iterator[Wire]:
-    """The node's NIC with an address, and what is beyond it."""
+    """The node's NIC with an address, and a network beyond it."""
     with wired(switch.netns) as made:
         yield made
 
@@ -53,14 +53,16 @@ def lose(site: KeptNode, how: str = "removed") -> None:
 
 
 def tables(wire: Wire) -> str:
-    """All rules of the node's kernel."""
+    """All nftables rules of the node's kernel."""
     return wire.on_node("nft", "list", "ruleset")
 
 
 @pytest.mark.parametrize("how", ["corrupted", "removed"])
 @pytest.mark.parametrize("network", [MOVED, POLLED], ids=["system", "afxdp"])
 def test_the_spec_stands(wire: Wire, site: KeptNode, switch: Switch, network: ProviderNetwork, how: str) -> None:
-    """The addresses stay at the bridge, the record names them again, and by it they go back with their routes."""
+    """With the spec still there, the addresses stay at the bridge, a new record
+    names them, and with it they go back with their routes.
+    """
     routes = wire.on_node("ip", "route")
     site.met(network)
     opened = switch.interface(NIC)["ofport"]
@@ -78,7 +80,10 @@ def test_the_spec_stands(wire: Wire, site: KeptNode, switch: Switch, network: Pr
 
 @pytest.mark.parametrize("network", [NET, MOVED, POLLED], ids=["unmoved", "system", "afxdp"])
 def test_the_spec_has_gone(wire: Wire, site: KeptNode, switch: Switch, network: ProviderNetwork) -> None:
-    """While a source is not completely known nothing goes; then the addresses do, to their NIC, and after them the rows."""
+    """Nothing is removed while a source is not completely known.
+
+    Then the addresses go back to their NIC, and the rows are deleted.
+    """
     before, place = (where(wire), tables(wire)), [NIC] if network is NET else ["br-net1"]
     site.met(network)
     lose(site)
@@ -92,7 +97,7 @@ def test_the_spec_has_gone(wire: Wire, site: KeptNode, switch: Switch, network: 
 
 
 def test_an_address_that_a_person_gave_the_bridge_is_no_move(wire: Wire, site: KeptNode) -> None:
-    """Where no addresses were to move, the next record has no move either."""
+    """When no addresses were to move, the new record has no move, whatever address a person gave the bridge."""
     site.met(NET)
     wire.on_node("ip", "address", "add", "203.0.113.1/24", "dev", "br-net1")
     lose(site)
@@ -102,7 +107,7 @@ def test_an_address_that_a_person_gave_the_bridge_is_no_move(wire: Wire, site: K
 
 
 def test_given_back_by_the_next_record(wire: Wire, site: KeptNode, switch: Switch) -> None:
-    """ovs-vswitchd goes after the record was lost, while the spec is not known: the NIC gets its address."""
+    """When ovs-vswitchd dies after the record was lost, and the spec is unknown, the NIC gets its address back."""
     site.met(MOVED)
     lose(site)
     site.reconcile(complete=False)
@@ -117,7 +122,7 @@ def test_given_back_by_the_next_record(wire: Wire, site: KeptNode, switch: Switc
 
 
 def test_the_spec_names_another_nic_by_now(wire: Wire, site: KeptNode, switch: Switch) -> None:
-    """Each NIC gets the addresses that were its own."""
+    """When the spec names another NIC by now, each NIC gets its own addresses."""
     with wired(switch.netns, (f"{OTHER}/24",), ("198.51.100.1/24",), nic=OTHER_NIC, beyond="out1") as other:
         site.met(MOVED)
         lose(site)
@@ -129,7 +134,7 @@ def test_the_spec_names_another_nic_by_now(wire: Wire, site: KeptNode, switch: S
 
 
 def test_an_older_record_is_back(wire: Wire, site: KeptNode, switch: Switch) -> None:
-    """A state directory of a backup names one of two uplinks: the other is found by its rows."""
+    """A state directory from a backup names one of two uplinks: the other is found by its rows."""
     with wired(switch.netns, (f"{OTHER}/24",), ("198.51.100.1/24",), nic=OTHER_NIC, beyond="out1"):
         second = replace(MOVED, name="net2", interface=OTHER_NIC)
         site.met(MOVED, second)
@@ -139,7 +144,7 @@ def test_an_older_record_is_back(wire: Wire, site: KeptNode, switch: Switch) -> 
 
 
 def test_another_installation_is_left_alone(wire: Wire, site: KeptNode, switch: Switch) -> None:
-    """Rows of another state directory on the same switch, whose record only that one can have."""
+    """Rows of another state directory on the same switch are left alone: their record may be there."""
     with a_node(switch) as another:
         site.met(MOVED)
         lose(site)
@@ -153,7 +158,7 @@ def test_another_installation_is_left_alone(wire: Wire, site: KeptNode, switch: 
 
 
 def test_what_another_process_works_on_is_left_alone(wire: Wire, site: KeptNode, switch: Switch) -> None:
-    """The lock of an attachment says that its record may be on the way."""
+    """While another process holds the attachment's lock, its record may still be written: the rows are left alone."""
     site.met(MOVED)
     lose(site)
     lock = site.node.store.journal.try_container_lock(node_container(PROVIDER_NETWORK))
@@ -166,7 +171,10 @@ def test_what_another_process_works_on_is_left_alone(wire: Wire, site: KeptNode,
 
 
 def test_mirrors_and_gateways(site: KeptNode, switch: Switch) -> None:
-    """A mirror with its own output, one with a port of others, and a gateway's port go; the bridge and the others' port stay."""
+    """A mirror with its own output, a mirror with another program's port, and a gateway's port are removed.
+
+    The bridge and that port stay.
+    """
     switch.vsctl("add-br", "br0", "--", "set", "Bridge", "br0", "datapath_type=netdev")
     switch.vsctl("add-port", "br0", "theirs", "--", "set", "Interface", "theirs", "type=internal")
     store = site.node.store.journal.identity()

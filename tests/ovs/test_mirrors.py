@@ -31,22 +31,22 @@ IDS = (MirrorSource("ids"),)
 
 
 def soon() -> Deadline:
-    """Time enough for one call."""
+    """A deadline that leaves enough time for one call."""
     return Deadline.after(60)
 
 
 def source(step: OvsPort, *mirrors: MirrorSource) -> OvsPort:
-    """The port as a source, of the mirror `ids` unless told otherwise."""
+    """The port as a source of the mirror `ids`."""
     return replace(step, mirrors=mirrors or IDS)
 
 
 def output(step: OvsPort, *names: str) -> OvsPort:
-    """The port as the output of mirrors, of `ids` unless told otherwise."""
+    """The port as the output of the mirrors `ids`."""
     return replace(step, mirror_outputs=names or ("ids",))
 
 
 def uuids(switch: Switch, *steps: OvsPort) -> list[str]:
-    """What a column with references to these ports shows."""
+    """The UUIDs in a column with references to these ports."""
     return sorted(switch.port(step.name)["_uuid"] for step in steps)
 
 
@@ -59,7 +59,7 @@ def sources(switch: Switch, name: str = "ids") -> tuple[list[str], list[str]]:
 
 @pytest.mark.parametrize("first", ["source", "output"])
 def test_in_either_order_the_mirror_has_both(switch: Switch, driver: PortDriver, port: MakePort, first: str) -> None:
-    """A source before its output waits without a Mirror row, of which OVS would log an error; then both are in the row."""
+    """A source that comes before its output has no Mirror row yet, for which OVS would log an error; later the row has both."""
     steps = [source(port(1)), output(port(2))]
     for step in steps if first == "source" else steps[::-1]:
         attach(driver, step, soon())
@@ -74,7 +74,7 @@ def test_in_either_order_the_mirror_has_both(switch: Switch, driver: PortDriver,
 
 
 def test_directions_are_the_pods(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """Frames from the pod are those of select_src_port; a source of several mirrors, or of one direction, is as it says."""
+    """Frames from the pod are in select_src_port; a source may have several mirrors or one direction."""
     attach(driver, source(port(1), MirrorSource("ids", to_pod=False), MirrorSource("tap", from_pod=False)), soon())
     attach(driver, output(port(2)), soon())
     attach(driver, output(port(3), "tap"), soon())
@@ -83,7 +83,10 @@ def test_directions_are_the_pods(switch: Switch, driver: PortDriver, port: MakeP
 
 
 def test_the_mirror_goes_with_its_output_and_the_spec_stays(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """A source's end leaves the Mirror without it, the output's removes the Mirror; the next output finds who asks for it."""
+    """The end of a source leaves the Mirror without it, the end of the output removes the Mirror.
+
+    A next output finds all sources.
+    """
     for step in (source(port(1)), source(port(2)), output(port(3))):
         attach(driver, step, soon())
     driver.undo(source(port(1)), soon())
@@ -111,7 +114,10 @@ def test_a_second_output_is_refused_with_the_holder(switch: Switch, driver: Port
 
 
 def test_one_output_of_several(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """Each mirror has its own sources; one that is another's refuses the port with nothing written; a change lets go of one."""
+    """An output of several mirrors gets the sources of each. If one mirror is another port's, nothing is written.
+
+    A change releases one.
+    """
     attach(driver, source(port(1)), soon())
     attach(driver, source(port(2), MirrorSource("tap")), soon())
     both = output(port(3), "ids", "tap")
@@ -138,7 +144,7 @@ def test_one_output_of_several(switch: Switch, driver: PortDriver, port: MakePor
 def test_a_mirror_of_an_administrator_is_not_changed(
     switch: Switch, driver: PortDriver, port: MakePort, part: Callable[[OvsPort], OvsPort]
 ) -> None:
-    """A mirror of that name without our mark refuses source and output, and is as it was; others of the bridge stay, too."""
+    """An unmarked mirror of that name refuses source and output and stays; so do other mirrors of the bridge."""
     switch.vsctl("add-br", "br-test", "--", "set", "Bridge", "br-test", "datapath_type=netdev")
     switch.vsctl(
         "--", "--id=@m", "create", "Mirror", "name=ids", "select_all=true", "--", "set", "Bridge", "br-test", "mirrors=@m"
@@ -154,7 +160,7 @@ def test_a_mirror_of_an_administrator_is_not_changed(
 
 
 def test_a_living_port_joins_and_leaves(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """Apply with another part brings spec and row to it, in one call each, and keeps the port."""
+    """Apply with another mirror part changes spec and row in one call each, and keeps the port."""
     attach(driver, port(1), soon())
     attach(driver, output(port(2)), soon())
     before = switch.port(port(1).name)["_uuid"]
@@ -170,7 +176,7 @@ def test_a_living_port_joins_and_leaves(switch: Switch, driver: PortDriver, port
 
 
 def test_a_group_of_source_and_output(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """Ports of one transaction, which do not see each other, are in the Mirror all the same; of two outputs one is refused."""
+    """Ports of one transaction, which do not see each other, still get into the Mirror; of two outputs one is refused."""
     with_session = Session(switch.ovsdb, open_vswitch(), frozenset(), soon())
     try:
         steps = [source(port(1)), output(port(2)), source(port(3))]
@@ -185,7 +191,7 @@ def test_a_group_of_source_and_output(switch: Switch, driver: PortDriver, port: 
 
 @pytest.mark.parametrize("late", ["source", "output"])
 def test_two_sessions_at_once(switch: Switch, driver: PortDriver, port: MakePort, late: str) -> None:
-    """A source and an output that do not see each other when they decide: the later transaction notices, and runs again."""
+    """A source and an output decide without seeing each other: the later transaction notices, and runs again."""
     attach(driver, port(9), soon())
     steps = {"source": source(port(1)), "output": output(port(2))}
     [early] = steps.keys() - {late}
@@ -202,7 +208,9 @@ def test_two_sessions_at_once(switch: Switch, driver: PortDriver, port: MakePort
 
 
 def test_an_output_that_others_deleted(switch: Switch, connect: Callable[..., PortDriver], port: MakePort) -> None:
-    """Without its output's port, or cleared from the bridge, apply makes the mirror again; undo removes what is left."""
+    """When the output's port is deleted, or the mirror cleared from the
+    bridge, apply makes it again; undo removes what is left.
+    """
     driver = connect(switch, resident=True)
     driver.connect(soon())
     for step in (source(port(1)), output(port(2))):
@@ -226,7 +234,7 @@ def test_an_output_that_others_deleted(switch: Switch, connect: Callable[..., Po
 
 
 def test_a_mirror_without_output_is_swept(switch: Switch, connect: Callable[..., PortDriver], port: MakePort) -> None:
-    """What no record leads to: a mirror of ours whose port was deleted by hand, and no other."""
+    """The sweep removes a mirror of ours without a record, whose port was deleted by hand, and no other."""
     driver = connect(switch, resident=True)
     for number, name in ((1, "ids"), (2, "kept"), (3, "lives")):
         attach(driver, output(port(number), name), soon())
@@ -242,7 +250,7 @@ def test_a_mirror_without_output_is_swept(switch: Switch, connect: Callable[...,
 
 
 def test_check_names_a_part_that_differs(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """A port that was taken out of its mirror, or out of its spec, is a drift with both values."""
+    """A port that was taken out of its mirror or its spec is a drift with both values."""
     step = source(port(1))
     for each in (step, output(port(2))):
         attach(driver, each, soon())
@@ -260,7 +268,7 @@ A, B = bytes.fromhex("020000000001"), bytes.fromhex("020000000002")
 
 
 class Pods:
-    """Ports with front-ends on a bridge that learns: `a` and `b` talk, others only listen."""
+    """Ports with front-ends on a learning bridge: `a` and `b` talk, others only listen."""
 
     def __init__(self, driver: PortDriver) -> None:
         self._driver = driver
@@ -283,12 +291,12 @@ class Pods:
             assert pair.send_frames([to + frm + b"\x88\xb5" + number.to_bytes(4, "big") + bytes(46)]) == 1
 
     def heard(self, step: OvsPort, count: int) -> list[tuple[bytes, int]]:
-        """Source and number of our frames that arrive, until there are `count` and none more is on its way."""
+        """Source and number of our frames that arrive, until there are `count` and no more are on their way."""
         frames = self._received(step, count, lambda frame: frame[12:14] == b"\x88\xb5")
         return [(frame[6:12], int.from_bytes(frame[14:18], "big")) for frame in frames]
 
     def pings(self, step: OvsPort, count: int) -> Counter[int]:
-        """How many ICMP messages arrive, by type, until there are `count` and none more is on its way."""
+        """How many ICMP messages arrive, by type, until there are `count` and no more are on their way."""
         frames = self._received(step, count, lambda frame: frame[12:14] == b"\x08\x00" and frame[23] == 1)
         return Counter(frame[34] for frame in frames)
 
@@ -303,7 +311,7 @@ class Pods:
         return got
 
     def meet(self, a: OvsPort, b: OvsPort) -> None:
-        """Both MACs are learned, and flows in use lead both ways; nothing of it remains to be heard."""
+        """Make the switch learn both MACs and use flows both ways; none of these frames remains to be received."""
 
         def arrives() -> bool:
             self.say(b, A, B, range(1))
@@ -322,7 +330,7 @@ def pods(warm: None, driver: PortDriver) -> Iterator[Pods]:
 
 
 def test_every_frame_is_mirrored_once(switch: Switch, pods: Pods, driver: PortDriver, port: MakePort) -> None:
-    """With flows in use a vhost-user port becomes a source: its output hears each frame from and to it once; then no more."""
+    """A vhost-user port with flows in use becomes a source: the output gets each of its frames once, and none after it leaves."""
     a, b, ids = port(1), port(2), output(port(3))
     for step in (a, b, ids):
         pods.attach(step)
@@ -348,7 +356,7 @@ def test_every_frame_is_mirrored_once(switch: Switch, pods: Pods, driver: PortDr
 
 
 def test_an_output_that_comes_to_flows_in_use(pods: Pods, port: MakePort) -> None:
-    """Sources whose flows are in use are mirrored from the moment that ADD of the output answers."""
+    """Sources with flows in use are mirrored from the moment at which the ADD of the output answers."""
     a, b, ids = source(port(1), MirrorSource("ids", to_pod=False)), port(2), output(port(3))
     for step in (a, b):
         pods.attach(step)
@@ -361,7 +369,7 @@ def test_an_output_that_comes_to_flows_in_use(pods: Pods, port: MakePort) -> Non
 
 
 def test_one_purge_for_a_group(switch: Switch, connect: Callable[..., PortDriver], port: MakePort) -> None:
-    """Ports that join together cost one purge, not one each."""
+    """Ports that join together cost one purge of flows, not one each."""
     driver = connect(switch, resident=True)
     attach(driver, output(port(9)), soon())
     for number in range(1, 9):
@@ -407,7 +415,7 @@ def test_a_kernel_port_is_mirrored_to_a_vhost_user_port(
 
 
 def test_a_process_that_died_before_the_purge(pods: Pods, driver: PortDriver, port: MakePort) -> None:
-    """A change that was committed and not purged is in force once the same step is applied again, though no row differs."""
+    """A change that was committed but not purged takes effect when the same step is applied again, though no row differs."""
     a, b, ids = port(1), port(2), output(port(3))
     for step in (a, b, ids):
         pods.attach(step)

@@ -1,4 +1,4 @@
-"""The mirrors of the node's own settings on a real OVS-DPDK: made beside other people's, and gone with their table."""
+"""The mirrors of the node's own settings on a real OVS-DPDK are made beside other programs' and removed with their table."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Mirrors:
         self._specs = Specs(node)
 
     def keep(self, *wanted: NodeMirror) -> dict[str, str]:
-        """Bring the node to these; by mirror why one is not as desired."""
+        """Reconcile these; the result says by mirror why one is not as desired."""
         found = self._specs.reconcile(tuple(specs([(SETTINGS, each) for each in wanted], self.node)), {SETTINGS}, now=True)
         return {each.name: each.problem for each in found if not each.holds}
 
@@ -72,7 +72,7 @@ def names(switch: Switch) -> list[str]:
 
 
 def test_mirrors_come_and_go_with_the_settings(switch: Switch, resident: PortDriver, mirrors: Mirrors) -> None:
-    """Made with internal ports as outputs, once; changed in place; removed with what was made for them, and nothing else."""
+    """They are made once, with internal ports as outputs, changed in place, and removed with exactly what was made for them."""
     assert mirrors.keep(ALL, JOINED) == {}
     row = switch.row("Mirror", "all")
     assert (row["select_all"], row["output_port"]) == (True, switch.port("mirror0")["_uuid"])
@@ -89,7 +89,10 @@ def test_mirrors_come_and_go_with_the_settings(switch: Switch, resident: PortDri
 
 
 def test_an_output_keeps_its_mtu(switch: Switch, connect: Callable[..., PortDriver], mirrors: Mirrors, veths: Veths) -> None:
-    """The MTU of a pod's port changes no output that is made here; one without an MTU of its own is no reason to refuse a pod."""
+    """The MTU of a pod's port changes no output that is made here.
+
+    An output without its own MTU does not make a pod be refused.
+    """
     assert mirrors.keep(ALL) == {}
     driver = connect(switch, links=veths, resident=True)
     driver.connect(soon())
@@ -111,7 +114,7 @@ def test_an_output_keeps_its_mtu(switch: Switch, connect: Callable[..., PortDriv
 
 
 def test_ports_join_a_mirror_of_the_node(switch: Switch, resident: PortDriver, mirrors: Mirrors, port: MakePort) -> None:
-    """A port whose spec was there before, and one that comes later, are sources; its output is no pod's to take."""
+    """Ports that come before or after the mirror are its sources; no pod can take its output."""
     early, late = (replace(port(n), mirrors=(MirrorSource("m0", from_pod=False),)) for n in (1, 2))
     attach(resident, early, soon())
     assert mirrors.keep(JOINED) == {}
@@ -127,7 +130,7 @@ def test_ports_join_a_mirror_of_the_node(switch: Switch, resident: PortDriver, m
 
 
 def test_what_is_in_the_way_is_told(switch: Switch, resident: PortDriver, mirrors: Mirrors, port: MakePort) -> None:
-    """A bridge that is not there yet, another's mirror of that name, a pod's port as output: told, the others are made."""
+    """A missing bridge, another's mirror of that name and a pod's port as output are reported; the other mirrors are made."""
     attach(resident, port(1), soon())
     wanted = [
         NodeMirror("all", "br-none", "mirror2"),
@@ -146,7 +149,7 @@ def test_what_is_in_the_way_is_told(switch: Switch, resident: PortDriver, mirror
 
 
 def test_a_mirror_that_was_cleared_is_made_again(switch: Switch, resident: PortDriver, mirrors: Mirrors) -> None:
-    """The bridge's mirrors cleared, the output deleted, the sources changed: the next pass puts it right."""
+    """Cleared mirrors, a deleted output and changed sources are put right by the next pass."""
     mirrors.keep(ALL)
     for harm in (
         ("clear", "Bridge", "br-test", "mirrors"),
@@ -164,7 +167,7 @@ def test_a_mirror_that_was_cleared_is_made_again(switch: Switch, resident: PortD
 
 
 def test_a_port_of_others_as_output(switch: Switch, mirrors: Mirrors) -> None:
-    """It stays as it is when the mirror comes, changes and goes; when it goes, one is made in its place."""
+    """Such a port is unchanged when the mirror is made, changed and removed; if it is deleted, one is made in its place."""
     switch.vsctl("add-port", "br-test", "mirror0", "--", "set", "Interface", "mirror0", "type=internal")
     before = switch.port("mirror0"), switch.interface("mirror0")["external_ids"]
     assert mirrors.keep(ALL) == {}
@@ -191,7 +194,7 @@ def test_a_port_of_others_as_output(switch: Switch, mirrors: Mirrors) -> None:
 
 
 def test_an_output_that_was_deleted_is_made_again_as_it_was(switch: Switch, resident: PortDriver, mirrors: Mirrors) -> None:
-    """Also while ovs-vswitchd has not yet removed its link, which is not taken for a link of another program."""
+    """It is made again even before ovs-vswitchd has removed its link, which does not count as another program's."""
     assert mirrors.keep(ALL) == {}
     [record] = mirrors.node.store.journal.node_records()
     [spec] = specs([(SETTINGS, ALL)], mirrors.node)
@@ -206,7 +209,7 @@ def test_an_output_that_was_deleted_is_made_again_as_it_was(switch: Switch, resi
 
 
 def test_a_kernel_link_as_output(switch: Switch, mirrors: Mirrors, veths: Veths) -> None:
-    """It is added to the bridge as it is, and stays when the mirror goes; of one made anew frames come again."""
+    """It is added to the bridge as it is and stays when the mirror is removed; after it was made anew, frames arrive again."""
     veths.add("mirror0")
     assert mirrors.keep(ALL) == {}
     assert switch.interface("mirror0")["type"] == "system"
@@ -219,7 +222,9 @@ def test_a_kernel_link_as_output(switch: Switch, mirrors: Mirrors, veths: Veths)
 
 
 def test_a_death_leaves_a_record(switch: Switch, mirrors: Mirrors) -> None:
-    """What an agent that died amid the making has left is finished or undone by its record, whatever the settings say by then."""
+    """What an agent left that died while it made a mirror is finished or
+    undone by its record, whatever the settings say by then.
+    """
     [spec] = specs([(SETTINGS, ALL)], mirrors.node)
 
     def dies(record: object) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""Ports of the node itself, as a gateway's: links that OVS makes, whose rows are a spec's, with limits by the kernel."""
+"""Ports of the node itself, like a gateway's: OVS makes their links, their rows belong to a spec, and the kernel limits them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RATE = Rate(20 * MBIT, 2 * MBIT)
 
 @pytest.fixture(params=[True, False], ids=["resident", "one call"])
 def driver(request: pytest.FixtureRequest, switch: Switch, connect: Callable[..., PortDriver]) -> PortDriver:
-    """A driver that replicates all rows, and one that replicates what a call needs; both see the switch's links."""
+    """A driver that replicates all rows, and one that replicates only what a call needs; both see the switch's links."""
     return connect(switch, links=SwitchLinks(switch.netns), resident=request.param)
 
 
@@ -45,12 +45,12 @@ def gateway(name: str = "", **changes: Any) -> OvsPort:
 
 
 def fields(driver: PortDriver, step: OvsPort) -> list[str]:
-    """What CHECK says differs."""
+    """The fields that differ according to CHECK."""
     return [drift.field for drift in driver.check(step, soon())]
 
 
 def test_a_port_comes_changes_and_goes(switch: Switch, driver: PortDriver, veths: Veths) -> None:
-    """Its link has MAC and MTU when apply returns, is changed in place, and goes with the bridge that was made for it."""
+    """Its link has MAC and MTU when apply returns, is changed in place, and is removed with the bridge that was made for it."""
     step = gateway(vlan=Vlan(tag=7))
     attach(driver, step, soon())
     assert (veths()[GATEWAY].mac, veths()[GATEWAY].mtu, switch.port(GATEWAY)["tag"]) == (MAC, 1400, 7)
@@ -69,7 +69,7 @@ def test_a_port_comes_changes_and_goes(switch: Switch, driver: PortDriver, veths
 
 
 def test_a_bridge_of_pods_goes_with_its_last_port(switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]) -> None:
-    """A gateway keeps the bridge that was made for pods, and takes it along when it goes last; and the other way round."""
+    """A gateway keeps the bridge that was made for pods and removes it if it is the last; pods do the same for a gateway's."""
     attach(driver, port(), soon())
     attach(driver, gateway(), soon())
     driver.undo(port(), soon())
@@ -103,7 +103,7 @@ def test_it_is_no_pods_and_no_other_specs(switch: Switch, resident: PortDriver, 
 
 
 def test_which_bridge_has_an_interface_is_told(switch: Switch, driver: PortDriver) -> None:
-    """Of ports, of the members of a bond, and of bridges' local ports."""
+    """The bridge of an interface is found for ports, members of a bond, and bridges' local ports."""
     attach(driver, gateway(), soon())
     switch.vsctl("--no-wait", "add-br", "br-own", "--", "add-bond", "br-own", "bond0", "eth7", "eth8")
     expected = {GATEWAY: "br-test", "br-test": "br-test"} | dict.fromkeys(("br-own", "eth7", "eth8"), "br-own")
@@ -112,7 +112,7 @@ def test_which_bridge_has_an_interface_is_told(switch: Switch, driver: PortDrive
 
 
 def test_a_link_that_was_deleted_is_made_again(switch: Switch, resident: PortDriver, veths: Veths) -> None:
-    """ovs-vswitchd never makes it again by itself: the port counts as lost, CHECK says so, and apply makes port and link anew."""
+    """ovs-vswitchd never makes a deleted link again: the port is lost, CHECK says so, and apply makes port and link anew."""
     attach(resident, gateway(), soon())
     assert not resident.is_lost(gateway(), SharedReads(resident.of_kind("node", STORE)), soon())
     veths.delete(GATEWAY)
@@ -139,7 +139,7 @@ def test_it_outlives_ovs_vswitchd(own_switch: Switch, connect: Callable[..., Por
 
 
 def test_a_limit_from_the_node_is_kept(switch: Switch, resident: PortDriver, veths: Veths) -> None:
-    """Of three times the limit offered by the node the limit arrives at the pod."""
+    """The node offers three times the limit, and the limit arrives at the pod."""
     veths.add("k1")
     pod = veths.pod_end("k1")
     with veths.namespace("pod") as inside:
@@ -176,7 +176,7 @@ def arriving(veths: Veths) -> float:
 
 
 def test_a_limit_from_the_node_comes_changes_and_goes(switch: Switch, driver: PortDriver) -> None:
-    """It is in force when apply returns, keeps its row when it changes, and CHECK tells of another one."""
+    """It is in force when apply returns, keeps its row when it changes, and CHECK reports a different one."""
     attach(driver, gateway(limits=Limits(to_pod=RATE)), soon())
     [row] = switch.rows("QoS")
     assert (row["type"], row["external_ids"]["spec"]) == ("linux-htb", f"gateway {GATEWAY}")
@@ -193,7 +193,9 @@ def test_a_limit_from_the_node_comes_changes_and_goes(switch: Switch, driver: Po
 
 
 def test_a_limit_to_the_node_needs_the_kernels_police(switch: Switch, driver: PortDriver) -> None:
-    """OVSDB takes the columns and ovs-vswitchd logs alone: whether the kernel drops anything is read back, and else refused."""
+    """OVSDB accepts the columns and ovs-vswitchd only logs: whether the kernel
+    polices is read back, and the limit refused if not.
+    """
     step = gateway(limits=Limits(from_pod=RATE))
     rest = driver.apply(step, soon())
     assert switch.interface(GATEWAY)["ingress_policing_rate"] == RATE.rate // 1000

@@ -1,4 +1,4 @@
-"""What a pod asks for its own port changes no link of the node on its bridge: neither MTU nor MAC nor who has an address."""
+"""What a pod asks for its own port changes no link of the node on its bridge: no MTU, no MAC and no owner of an address."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ BRIDGE = "br-test"
 STATED = replace(GATEWAY, port="gw-1300", addresses=("10.57.0.1/24",), mtu=1300, masquerade=False)
 USUAL = replace(GATEWAY, port="gw-usual", masquerade=False)
 LOWEST = "00:00:00:00:00:01"
-"""Of all MAC addresses of a bridge's ports OVS gives the smallest that is not local to the bridge itself."""
+"""A MAC: OVS gives a bridge the smallest MAC of its ports that is not local to the bridge itself."""
 
 
 @dataclass(frozen=True)
 class Pod:
-    """A kind of port, the MTU that its network says, 0 for none, and the mirror whose output it is."""
+    """A kind of port, the MTU that its network asks for (0: none), and the mirror whose output it is."""
 
     kind: str
     mtu: int = 0
@@ -43,7 +43,7 @@ class Pod:
 
     @property
     def is_vhost(self) -> bool:
-        """Whether an application is behind it."""
+        """Whether an application is connected to it."""
         return self.kind in ("client", "server")
 
     def network(self, node: Node, **host: Any) -> dict[str, Any]:
@@ -73,14 +73,14 @@ def all_shown(place: str, *links: str) -> dict[str, tuple[int, str]]:
 
 @pytest.fixture
 def site(node: Node) -> Iterator[Site]:
-    """The node's own network, of an installation that opens ports as afxdp, too."""
+    """The node's own network, in an installation that also opens ports as afxdp."""
     with kept(node, switch_of(node).netns) as made:
         yield made
 
 
 @pytest.mark.parametrize("pod", PODS, ids=str)
 def test_gateways_and_bridge_stay_as_they_are(node: Node, site: Site, sandbox: str, pod: Pod) -> None:
-    """A gateway that says its MTU has that one, another one and the bridge the node's, whatever a connected pod's port has."""
+    """A gateway with its own MTU keeps it; another one and the bridge have the node's, whatever a connected pod's port has."""
     switch, links = switch_of(node), (USUAL.port, STATED.port, BRIDGE)
     assert site.keep(USUAL, STATED) == {USUAL.port: "", STATED.port: ""}
     before = all_shown(site.place, *links)
@@ -105,7 +105,7 @@ def test_gateways_and_bridge_stay_as_they_are(node: Node, site: Site, sandbox: s
 @pytest.mark.parametrize("node", ["", "agent"], indirect=True)
 @pytest.mark.parametrize("pod", [Pod("client", 1400), Pod("system", 1400), Pod("system", 3000)], ids=str)
 def test_an_administrators_bridge_in_use(node: Node, sandbox: str, pod: Pod) -> None:
-    """His bridge's own link is up and asks for no MTU: a pod that would change it is refused, with what keeps it."""
+    """The bridge's own link is up and has no mtu_request: a pod that would change its MTU is refused, naming the link."""
     switch = switch_of(node)
     switch.vsctl("add-br", BRIDGE, "--", "set", "Bridge", BRIDGE, "datapath_type=netdev")
     inside(switch.netns, "ip", "link", "set", BRIDGE, "up")
@@ -131,7 +131,10 @@ INTERNAL = ("--", "set", "Interface", "adm0", "type=internal")
 
 
 def test_an_administrators_bridge_with_a_nic(node: Node, veths: Veths, sandbox: str) -> None:
-    """His NIC has jumbo frames, and so has his bridge: a pod of 1500 would lower that, one with more than the NIC does not."""
+    """NIC and bridge have jumbo frames: a pod with MTU 1500 would lower the bridge's and is refused.
+
+    One above the NIC's is not.
+    """
     switch = switch_of(node)
     veths.add("nic", mtu=2000)
     switch.vsctl("add-br", BRIDGE, "--", "set", "Bridge", BRIDGE, "datapath_type=netdev")
@@ -149,7 +152,7 @@ def test_an_administrators_bridge_with_a_nic(node: Node, veths: Veths, sandbox: 
 
 @pytest.mark.parametrize("resident", [True, False])
 def test_a_bridge_of_an_earlier_release(switch: Switch, connect: Callable[..., PortDriver], veths: Veths, resident: bool) -> None:
-    """Its own link asks for no MTU: check says so, and with the next port, or the same one again, it keeps 1500."""
+    """Its own link has no mtu_request: check reports that, and the next port, or the same one again, makes it keep 1500."""
     driver = connect(switch, links=veths, resident=resident)
     veths.add("k1", 1400)
     step = kernel_port(mtu=1400)
@@ -171,9 +174,9 @@ def test_a_bridge_of_an_earlier_release(switch: Switch, connect: Callable[..., P
 
 
 def require_refused(node: Node, sandbox: str, kind: str, link: str) -> None:
-    """What carries a VLAN of the link and asks for its MAC, or for its address 10.56.0.1, is refused and leaves nothing.
+    """A port that carries a VLAN of the link and asks for its MAC, or for its address 10.56.0.1, is refused and leaves nothing.
 
-    While the link is down, too. In another VLAN than that of a link with a tag it is not.
+    That holds while the link is down, too, but not in another VLAN than that of a link with a tag.
     """
     switch, pod = switch_of(node), Pod(kind)
     mac, ports = shown(link, switch.netns)[1], switch.ports(BRIDGE)
@@ -212,14 +215,14 @@ CARRIES_7: list[dict[str, Any]] = [
 @pytest.mark.parametrize("vlan", [None, 7])
 @pytest.mark.parametrize("kind", ["client", "system"])
 def test_what_a_gateway_has_is_refused(node: Node, site: Site, sandbox: str, kind: str, vlan: int | None) -> None:
-    """A pod does not get what a gateway of the bridge has, in its VLAN or, without one, in all."""
+    """A pod cannot have the MAC or address of a gateway on its bridge, in the gateway's VLAN or, without one, in any."""
     assert site.keep(replace(USUAL, vlan=vlan)) == {USUAL.port: ""}
     require_refused(node, sandbox, kind, USUAL.port)
 
 
 @pytest.mark.parametrize("node", ["", "agent"], indirect=True)
 def test_what_an_administrators_link_has_is_refused(node: Node, sandbox: str) -> None:
-    """Nor what an administrator's internal port has, with an agent and without."""
+    """A pod cannot have those of an administrator's internal port, with an agent or without."""
     switch = switch_of(node)
     switch.vsctl("add-br", BRIDGE, "--", "set", "Bridge", BRIDGE, "datapath_type=netdev")
     switch.vsctl("add-port", BRIDGE, "adm0", "tag=7", *INTERNAL)
@@ -230,7 +233,10 @@ def test_what_an_administrators_link_has_is_refused(node: Node, sandbox: str) ->
 
 @pytest.mark.parametrize("node", ["", "agent"], indirect=True)
 def test_an_administrators_link_that_is_down(node: Node, sandbox: str) -> None:
-    """It would come up with the pod's MTU: refused as while it is up; one that was moved to another namespace is out of reach."""
+    """It would come up with the pod's MTU: refused as while it is up.
+
+    A link that was moved to another namespace cannot be checked.
+    """
     switch, pod = switch_of(node), Pod("client", 1400)
     switch.vsctl("add-br", BRIDGE, "--", "set", "Bridge", BRIDGE, "datapath_type=netdev")
     switch.vsctl("add-port", BRIDGE, "adm0", *INTERNAL)
@@ -245,7 +251,10 @@ def test_an_administrators_link_that_is_down(node: Node, sandbox: str) -> None:
 @pytest.mark.parametrize("node", ["", "agent"], indirect=True)
 @pytest.mark.parametrize("kind", ["client", "system"])
 def test_what_a_pod_of_another_namespace_has_is_refused(node: Node, sandbox: str, kind: str) -> None:
-    """A MAC that such a pod has in a VLAN that the port carries; in the same namespace, or without one, it is left alone."""
+    """A pod cannot have the MAC of another namespace's pod in a VLAN that both carry.
+
+    Within a namespace, or without one, it can.
+    """
     pod, other = Pod(kind), "f" * 64
 
     def of(namespace: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Counters of a real switch: of our ports alone, asked of ovs-vswitchd or OVSDB, which may hang."""
+"""Counters of a real switch, for our ports alone, asked of ovs-vswitchd or OVSDB; either may hang."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def resident(switch: Switch, connect: Callable[..., PortDriver]) -> PortDriver:
 
 @pytest.fixture
 def sender(switch: Switch) -> Iterator[FrontEnd]:
-    """An application connected to the port `sender` of ours, which is the first on the bridge."""
+    """An application connected to our port `sender`, the first port of the bridge."""
     add_bridge(switch)
     with ExitStack() as stack:
         listener = stack.enter_context(closing(VhostListener(f"{switch.rundir}/sender", FrontEndOptions())))
@@ -50,13 +50,13 @@ def mark(switch: Switch, name: str) -> None:
 
 
 def sent(driver: PortDriver) -> int:
-    """Frames that the switch has counted at the sender's port."""
+    """Frames that the switch has counted at the port of `sender`."""
     found = {each.name: each.statistics for each in driver.counters(Deadline.after(SECONDS))}
     return found["sender"].get("rx_packets", 0)
 
 
 def send(sender: FrontEnd) -> None:
-    """SENT frames, which the switch has taken when this returns."""
+    """Send SENT frames; the switch has received them when this returns."""
     pair = sender.pairs[0]
     for _ in range(SENT):
         wait_until(lambda: pair.send_frames([FRAME]), SECONDS, "room for a frame")
@@ -69,7 +69,7 @@ def driver_of(switch: Switch, remote: str) -> PortDriver:
 
 @pytest.mark.parametrize("remote_of", [lambda switch: switch.ovsdb, Switch.listen_tcp], ids=["unix", "tcp"])
 def test_our_ports_alone(switch: Switch, remote_of: Callable[[Switch], str]) -> None:
-    """Ports with our mark are there with their marks; an administrator's and another program's are not."""
+    """Ports with our mark are reported with their marks; an administrator's and another program's are not."""
     add_bridge(switch)
     add_port(switch, "ours", CLIENT, OURS, "external_ids:container-id=c0ffee", 'external_ids:pod-name="a\\"b{é"')
     add_port(switch, "unmarked", CLIENT)
@@ -86,7 +86,7 @@ def test_our_ports_alone(switch: Switch, remote_of: Callable[[Switch], str]) -> 
 
 
 def test_statistics_are_read_and_not_replicated(switch: Switch, tmp_path: Path) -> None:
-    """Where OVSDB is asked for counters, that is one request in the open session, and no counters are replicated."""
+    """If OVSDB is asked for counters, that is one request in the open session; no counters are replicated."""
     add_bridge(switch)
     mark(switch, "ours")
     with Proxy(tmp_path / "a.sock", switch.dir / "db.sock") as proxy:
@@ -104,7 +104,7 @@ def test_statistics_are_read_and_not_replicated(switch: Switch, tmp_path: Path) 
 
 
 def test_a_database_that_hangs(switch: Switch) -> None:
-    """It is given up at the deadline, and answers again when it runs again; no descriptor is left of either."""
+    """The request ends at the deadline, and the database answers when it runs again; neither leaves a descriptor."""
     driver = driver_of(switch, switch.ovsdb)
     before = len(list(Path("/proc/self/fd").iterdir()))
     with paused_ovsdb(switch), pytest.raises(Unavailable, match="does not answer"):
@@ -115,7 +115,7 @@ def test_a_database_that_hangs(switch: Switch) -> None:
 
 
 def test_a_database_of_something_else(switch: Switch) -> None:
-    """A control socket of ovs-vswitchd, which speaks JSON-RPC too, is no database, which is told by name."""
+    """The error names a control socket of ovs-vswitchd, which speaks JSON-RPC too, but is no database."""
     control = f"unix:{switch.rundir}/ovs-vswitchd.{switch.vswitchd_pid}.ctl"
     with pytest.raises(Unavailable, match="OVSDB at unix:"):
         driver_of(switch, control).counters(Deadline.after(1))
@@ -123,7 +123,7 @@ def test_a_database_of_something_else(switch: Switch) -> None:
 
 @pytest.mark.parametrize("versions", ["", "OpenFlow10", "OpenFlow12", "OpenFlow13,OpenFlow15"])
 def test_counters_are_of_this_moment(switch: Switch, resident: PortDriver, sender: FrontEnd, versions: str) -> None:
-    """ovs-vswitchd itself is asked, in any common version of OpenFlow: OVSDB may hang. It says what OVSDB says seconds later."""
+    """ovs-vswitchd is asked, in any common OpenFlow version, even while OVSDB hangs; OVSDB has the same numbers seconds later."""
     switch.vsctl("set", "Bridge", BRIDGE, f"protocols={versions or '[]'}")
     send(sender)
     wait_until(lambda: switch.interface("sender")["ofport"], what="the port open")
@@ -139,7 +139,7 @@ def test_counters_are_of_this_moment(switch: Switch, resident: PortDriver, sende
 
 
 def test_a_bridge_of_other_versions(switch: Switch, resident: PortDriver, sender: FrontEnd) -> None:
-    """Where the bridge speaks no OpenFlow of ours, OVSDB is asked."""
+    """If the bridge allows no OpenFlow version of ours, OVSDB is asked."""
     switch.vsctl("set", "Bridge", BRIDGE, "protocols=OpenFlow15")
     send(sender)
     switch.write_statistics()
@@ -149,7 +149,7 @@ def test_a_bridge_of_other_versions(switch: Switch, resident: PortDriver, sender
 
 
 def test_a_run_directory_without_bridges(switch: Switch, sender: FrontEnd, tmp_path: Path) -> None:
-    """Where ovs-vswitchd is out of reach, OVSDB is asked."""
+    """If ovs-vswitchd cannot be reached, OVSDB is asked."""
     driver = PortDriver(switch_client(switch.ovsdb, resident=True), str(tmp_path), lambda: "5707e")
     driver.connect(Deadline.after(SECONDS))
     send(sender)
@@ -159,7 +159,7 @@ def test_a_run_directory_without_bridges(switch: Switch, sender: FrontEnd, tmp_p
 
 
 def test_a_daemon_that_hangs(switch: Switch, resident: PortDriver, sender: FrontEnd) -> None:
-    """The request ends at the deadline, without OVSDB's old numbers instead. No descriptor is left."""
+    """The request ends at the deadline, and does not fall back to OVSDB's old numbers. No descriptor is left."""
     assert sender.alive()
     wait_until(lambda: len(resident.counters(Deadline.after(SECONDS))) == 1, SECONDS, "the port counted")
     before = len(list(Path("/proc/self/fd").iterdir()))
@@ -174,14 +174,14 @@ def test_a_daemon_that_hangs(switch: Switch, resident: PortDriver, sender: Front
 
 
 class TestManyPorts:
-    """On a switch of the test's own: what comes after the test would wait until the switch has deleted so many ports."""
+    """On a switch of the test's own, because the next test would wait until the switch has deleted so many ports."""
 
     @pytest.fixture
     def switch(self, own_switch: Switch) -> Switch:
         return own_switch
 
     def test_many_ports(self, switch: Switch, resident: PortDriver, sender: FrontEnd) -> None:
-        """Of four hundred ports the one with an application has its counters in the page, under its pod's name."""
+        """Among four hundred ports, the one with an application has its counters on the page under its pod's name."""
         send(sender)
         names = [f"many{number}" for number in range(MANY)]
         marks = [OURS, "external_ids:container-id=c0ffee", "external_ids:pod-name=another"]
@@ -205,7 +205,7 @@ class TestManyPorts:
 
 
 def test_what_is_known_of_a_port_follows_its_rows(switch: Switch, resident: PortDriver) -> None:
-    """Cached facts of a port are read again when its rows have changed: owner, state, bridge, and whether it is there."""
+    """Cached facts of a port (owner, state, bridge, existence) are read again when its rows change."""
 
     def known() -> list[tuple[str, str, bool, bool]]:
         return [(each.name, each.bridge, each.ours, each.ofport > 0) for each in resident.list_ports()]

@@ -1,4 +1,4 @@
-"""Limits of ports: their rows, what is in force in ovs-vswitchd, changes of living ports, and what is left of them."""
+"""Limits of ports: their rows, what ovs-vswitchd enforces, changes of existing ports, and what is left of them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from userspace_cni.switch.ports import PortDriver
 MakePort = Callable[..., OvsPort]
 MBIT = 1_000_000
 FRAME = bytes.fromhex("ffffffffffff02000000000188b5") + bytes(1500)
-"""Of local experiments, to all: it comes from the bridge to every other port."""
+"""The head of a broadcast frame for local experiments, which the bridge floods to every other port."""
 RATE, OTHER = Rate(100 * MBIT, 10 * MBIT), Rate(20 * MBIT, 2 * MBIT)
 
 
 @pytest.fixture(params=[True, False], ids=["resident", "for one verb"])
 def driver(request: pytest.FixtureRequest, switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> PortDriver:
-    """A driver that replicates all rows, and one that replicates what a call needs."""
+    """A driver that replicates all rows, and one that replicates only what a call needs."""
     return connect(switch, links=veths, resident=request.param)
 
 
@@ -43,13 +43,13 @@ def limited(step: OvsPort, **limits: Any) -> OvsPort:
 
 
 def in_force(switch: Switch, name: str) -> dict[str, str]:
-    """Type and values that ovs-vswitchd shows of the port's QoS."""
+    """Type and values of the port's QoS, as ovs-vswitchd shows them."""
     first, *lines = switch.appctl("qos/show", name).split("\n\n")[0].splitlines()
     return {"type": first.rpartition(" ")[2]} | dict(line.split(": ", 1) for line in lines)
 
 
 def values_of(rate: Rate, *, shaped: bool) -> dict[str, str]:
-    """What ovs-vswitchd shows of a rate to the pod."""
+    """The values that ovs-vswitchd shows for a rate to the pod."""
     return {"max-rate": str(rate.rate)} if shaped else {"cir": str(rate.rate // 8), "cbs": str(rate.burst // 8)}
 
 
@@ -61,7 +61,7 @@ def policing(switch: Switch, name: str) -> list[int]:
 
 @pytest.fixture(params=["vhost-user", "af_packet", "system"])
 def kind(request: pytest.FixtureRequest, veths: Veths, port: MakePort) -> OvsPort:
-    """A port of each kind that can have limits, without any."""
+    """A port of each kind that supports limits, without any."""
     if request.param == "vhost-user":
         return port()
     veths.add(LINK)
@@ -69,7 +69,7 @@ def kind(request: pytest.FixtureRequest, veths: Veths, port: MakePort) -> OvsPor
 
 
 def test_a_limit_to_the_pod_comes_changes_and_goes(switch: Switch, driver: PortDriver, kind: OvsPort) -> None:
-    """The limit is in force when apply returns; a change keeps its row; without it, and after DEL, no row is left."""
+    """The limit is in force when apply returns; a change keeps its row; without a limit, and after DEL, no row is left."""
     attach(driver, limited(kind, to_pod=RATE), soon())
     [row] = switch.rows("QoS")
     assert row["external_ids"].items() >= {"owner": "userspace-cni", "store": STORE, **kind.marks}.items()
@@ -93,7 +93,7 @@ def test_a_limit_to_the_pod_comes_changes_and_goes(switch: Switch, driver: PortD
 
 
 def test_a_limit_from_the_pod_comes_changes_and_goes(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """A vhost-user port is policed in kbit/s; CHECK tells when someone has changed it."""
+    """A vhost-user port is policed in kbit/s; CHECK reports when someone has changed it."""
     step = limited(port(), from_pod=RATE)
     attach(driver, step, soon())
     assert policing(switch, step.name) == [100_000, 10_000]
@@ -119,7 +119,7 @@ def test_a_limit_from_the_pod_comes_changes_and_goes(switch: Switch, driver: Por
 def test_a_limit_that_the_kind_cannot_have_is_refused(
     switch: Switch, resident: PortDriver, veths: Veths, kind: KernelPort, limits: Limits, words: str
 ) -> None:
-    """The refusal names the limit and what would work, and nothing is written."""
+    """The refusal names the limit and what would work; nothing is written."""
     veths.add(LINK)
     with pytest.raises(SwitchRefused, match=words):
         resident.apply(replace(kernel_port(kind), limits=limits), soon())
@@ -127,7 +127,7 @@ def test_a_limit_that_the_kind_cannot_have_is_refused(
 
 
 def test_a_limit_that_the_kernel_lacks_is_an_error(switch: Switch, resident: PortDriver, veths: Veths) -> None:
-    """OVSDB takes any row of QoS: that ovs-vswitchd could not set it is read back, and fails ADD with what would help."""
+    """OVSDB accepts any QoS row: if reading back shows that ovs-vswitchd could not set it, ADD fails and says what would help."""
     veths.add(LINK)
     step = limited(kernel_port("system"), netem=Netem(latency_ms=5, loss=1))
     rest = resident.apply(step, soon())
@@ -143,7 +143,7 @@ def test_a_limit_that_the_kernel_lacks_is_an_error(switch: Switch, resident: Por
 
 
 def test_a_row_that_is_not_ours_is_left_alone(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """An administrator's QoS on a port without limits stays; a limit of ours takes its place, and his row stays."""
+    """An administrator's QoS stays on a port without limits; a limit of ours replaces it on the port, and its row stays."""
     step = port()
     attach(driver, step, soon())
     switch.vsctl(
@@ -170,7 +170,7 @@ def test_a_row_that_is_not_ours_is_left_alone(switch: Switch, driver: PortDriver
 
 
 def test_what_another_program_leaves_of_a_port_is_swept(switch: Switch, resident: PortDriver, veths: Veths) -> None:
-    """Rows of a port that ovs-vsctl deleted go with the sweep; those in use, of another store or of no owner stay."""
+    """Rows left of a port that ovs-vsctl deleted are swept; those in use, of another store or without an owner stay."""
     veths.add(LINK)
     step = limited(kernel_port("system"), to_pod=RATE)
     attach(resident, step, soon())
@@ -187,7 +187,7 @@ def test_what_another_program_leaves_of_a_port_is_swept(switch: Switch, resident
 
 
 def test_undo_takes_what_another_program_left(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """CHECK tells of a port that ovs-vsctl deleted and of its limit; DEL deletes what is left of the limit."""
+    """CHECK reports a port that ovs-vsctl deleted, and its limit; DEL deletes what is left of the limit."""
     step = limited(port(), to_pod=RATE)
     attach(driver, step, soon())
     switch.vsctl("del-port", step.name)
@@ -199,7 +199,7 @@ def test_undo_takes_what_another_program_left(switch: Switch, driver: PortDriver
 
 @pytest.mark.usefixtures("warm")
 def test_rates_are_kept_and_drops_are_told(switch: Switch, resident: PortDriver, port: MakePort) -> None:
-    """Of twice the limit offered in each direction the limit arrives, and drops are told of the limited port alone."""
+    """With twice the limit offered in each direction, the limit arrives, and drops are counted for the limited port alone."""
     limits = Limits(to_pod=Rate(20 * MBIT, MBIT), from_pod=Rate(40 * MBIT, MBIT))
     steps = [replace(port(1), limits=limits), port(2)]
     listeners = [VhostListener(step.server_path) for step in steps]
@@ -224,7 +224,7 @@ def test_rates_are_kept_and_drops_are_told(switch: Switch, resident: PortDriver,
 
 
 def test_what_a_qdisc_drops_is_told(switch: Switch, resident: PortDriver, veths: Veths) -> None:
-    """The drops of a kernel port are those of its qdisc, asked of ovs-vswitchd; None where it has no limit."""
+    """Drops of a kernel port are its qdisc's, asked of ovs-vswitchd; None if it has no limit."""
     veths.add(LINK)
     attach(resident, limited(kernel_port("system"), to_pod=RATE), soon())
     assert [(each.name, each.to_pod, each.from_pod) for each in resident.limit_drops(soon())] == [(LINK, 0, None)]
@@ -232,7 +232,7 @@ def test_what_a_qdisc_drops_is_told(switch: Switch, resident: PortDriver, veths:
 
 
 def arriving(source: QueuePair, sink: QueuePair, offered: int, seconds: float = 2.0) -> float:
-    """Bit/s of frames that arrive while so many are sent, after a moment in which the bucket is emptied."""
+    """Bit/s of frames that arrive while so many are sent, after a moment in which the bucket empties."""
     bits, sent, counted, since, begin = len(FRAME) * 8, 0, 0, 0.0, time.monotonic()
     while (now := time.monotonic() - begin) < seconds:
         if sent * bits <= offered * now:
@@ -246,7 +246,7 @@ def arriving(source: QueuePair, sink: QueuePair, offered: int, seconds: float = 
 
 
 def test_a_living_ports_limit_follows_a_restart(own_switch: Switch, connect: Callable[..., PortDriver]) -> None:
-    """ovs-vswitchd sets the limits of all ports again when it is started after a kill."""
+    """After ovs-vswitchd was killed and started, it sets the limits of all ports again."""
     veths = Veths(own_switch)
     driver = connect(own_switch, links=veths, resident=True)
     veths.add(LINK)

@@ -1,4 +1,4 @@
-"""The VLANs that a port of ours carries, by which rules judge it, are those that ovs-vswitchd lets through."""
+"""The VLANs that a port of ours carries according to our rules are those that ovs-vswitchd lets through."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from userspace_cni.base.vlans import Vlan, list_carried_vlans
 
 MODES = ("", "access", "trunk", "native-tagged", "native-untagged", "dot1q-tunnel")
 PROBES = (0, 5, 100, 200)
-"""VLANs of frames that enter; 0 is one without a tag."""
+"""VLANs of frames that enter; 0: a frame without a tag."""
 
 
 def entered(switch: Switch, vlan: int) -> set[int]:
-    """In which VLAN of the bridge a frame is that enters at the port with this tag; empty when it is dropped."""
+    """The VLAN in which a frame with this tag enters the bridge at the port; empty when the frame is dropped."""
     tagged = f",dl_vlan={vlan},dl_vlan_pcp=0" if vlan else ""
     flow = f"in_port=1,dl_src=02:00:00:00:00:01,dl_dst=02:00:00:00:00:02{tagged}"
     actions = switch.appctl("ofproto/trace", "br-test", flow).rpartition("Datapath actions: ")[2]
@@ -25,9 +25,9 @@ def entered(switch: Switch, vlan: int) -> set[int]:
 
 
 def test_what_a_port_carries_is_what_the_switch_lets_in(switch: Switch) -> None:
-    """Every VLAN mode, with and without tag and trunks: frames are in the VLANs that the rules count, and in no other.
+    """With every VLAN mode, with and without tag and trunks, frames are in the VLANs that the rules count, and in no other.
 
-    The one exception: the switch takes VLAN 0 out of the trunks of a native port that has a tag; the rules count it.
+    The one exception: the switch removes VLAN 0 from the trunks of a native port that has a tag; the rules count it.
     """
     path = f"options:vhost-server-path={switch.rundir}/none"
     ports = [("in", "1"), ("out", "2")]

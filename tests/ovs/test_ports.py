@@ -1,4 +1,4 @@
-"""Apply, check and undo of ports, judged by what ovs-vsctl shows."""
+"""Apply, check and undo of ports, compared with what ovs-vsctl shows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class NoSuchType(VhostUserClient):
 
 
 def soon() -> Deadline:
-    """Time enough for one call."""
+    """A deadline that leaves enough time for one call."""
     return Deadline.after(60)
 
 
@@ -66,7 +66,7 @@ def test_a_port_is_opened_on_a_bridge_made_on_demand(switch: Switch, driver: Por
     ids=str,
 )
 def test_every_property_is_written_and_read_back(driver: PortDriver, port: MakePort, changes: dict[str, object]) -> None:
-    """A port with the property is made, CHECK finds no difference, and the rows say by what it is deleted."""
+    """A port with the property is made, CHECK finds no difference, and the rows have the marks by which they are deleted."""
     step = port(**changes)
     attach(driver, step, soon())
     assert driver.check(step, soon()) == []
@@ -74,7 +74,7 @@ def test_every_property_is_written_and_read_back(driver: PortDriver, port: MakeP
 
 
 def test_properties_reach_the_columns_of_ovs(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """Tag, trunks, VLAN mode, MTU and MAC stand in the columns that ovs-vswitchd.conf.db names."""
+    """Tag, trunks, VLAN mode, MTU and MAC are in the columns that ovs-vswitchd.conf.db(5) names."""
     step = port(tag=5, trunks=(8, 7), vlan_mode="native-tagged", mtu=1600, mac="02:00:00:00:00:01")
     attach(driver, step, soon())
     row, interface = switch.port(step.name), switch.interface(step.name)
@@ -119,7 +119,7 @@ def test_undo_deletes_the_port_and_our_bridge_with_its_last_port(switch: Switch,
 
 
 def test_undo_of_what_is_absent_succeeds(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """Undo twice, and undo of what was never made, are fine."""
+    """A second undo, and an undo of what was never made, succeed."""
     driver.undo(port(), soon())
     attach(driver, port(), soon())
     driver.undo(port(), soon())
@@ -152,7 +152,7 @@ def test_a_bridge_of_another_datapath_type_is_refused(switch: Switch, driver: Po
 
 
 def test_what_ovs_reports_after_the_commit_is_an_error(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """A commit succeeds though the interface cannot be opened: only the read-back tells, in OVS's words; the rows stay."""
+    """A commit succeeds though the interface cannot be opened: only the read-back shows OVS's error; the rows stay."""
     step = replace(port(), interface=NoSuchType("/nowhere"))
     with pytest.raises(SwitchRefused, match="could not open network device"):
         attach(driver, step, soon())
@@ -165,14 +165,14 @@ def test_what_ovs_reports_after_the_commit_is_an_error(switch: Switch, driver: P
 
 
 def test_a_value_that_ovsdb_rejects_is_an_error(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """A tag out of range comes back with ovsdb-server's own reason, and nothing is left."""
+    """A tag out of range fails with ovsdb-server's own reason, and nothing is left."""
     with pytest.raises(SwitchRefused, match=r"constraint violation.*4097"):
         attach(driver, port(tag=4097), soon())
     assert switch.bridges() == []
 
 
 def test_ovs_takes_an_mtu_that_it_cannot_serve(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """Pins a fact: OVS 3.1 logs "unsupported MTU" and reports no error, so that apply cannot know."""
+    """A fact of OVS 3.1: it logs "unsupported MTU" and reports no error, so that apply cannot know."""
     attach(driver, port(mtu=20000), soon())
     assert switch.interface(port().name)["error"] == []
     assert "unsupported MTU 20000" in (switch.dir / "ovs-vswitchd.log").read_text()
@@ -229,7 +229,7 @@ def test_an_unmarked_row_is_not_ours(switch: Switch, driver: PortDriver, port: M
 def test_a_record_of_the_old_plugin_deletes_only_vhost_ports(
     switch: Switch, driver: PortDriver, kind: str, left: list[str]
 ) -> None:
-    """A legacy step deletes an unmarked port of a vhost-user type, and no other; the bridge stays."""
+    """A legacy step deletes an unmarked port of a vhost-user type and no other; the bridge stays."""
     switch.vsctl("add-br", "br-old", "--", "set", "Bridge", "br-old", "datapath_type=netdev")
     path = f"options:vhost-server-path={switch.rundir}/legacy.sock"
     switch.vsctl("add-port", "br-old", "legacy", "--", "set", "Interface", "legacy", f"type={kind}", path)
@@ -238,14 +238,14 @@ def test_a_record_of_the_old_plugin_deletes_only_vhost_ports(
 
 
 def test_a_legacy_step_does_not_delete_a_marked_port(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """A record of the old plugin says nothing about a port that carries marks."""
+    """A legacy step, from a record of the former plugin, does not apply to a port with marks."""
     attach(driver, port(), soon())
     driver.undo(replace(port().ref, marks={}, legacy=True), soon())
     assert switch.ports("br-test") == [port().name]
 
 
 def test_a_port_on_another_bridge_is_refused_and_undone_there(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """The attachment's port on another bridge than asked for is not moved; undo finds it where it is."""
+    """The attachment's port on another bridge than the requested one is not moved; undo finds it where it is."""
     attach(driver, port(bridge="br-one"), soon())
     with pytest.raises(NameTaken, match="not on bridge br-two"):
         attach(driver, port(bridge="br-two"), soon())
@@ -255,14 +255,14 @@ def test_a_port_on_another_bridge_is_refused_and_undone_there(switch: Switch, dr
 
 
 def test_a_bridge_cannot_have_the_name_of_a_port(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """A missing bridge whose name a port has is an error that says so, at once."""
+    """A missing bridge whose name a port has is an error at once, which says so."""
     attach(driver, port(), soon())
     with pytest.raises(NameTaken, match="cannot be made"):
         attach(driver, port(2, bridge=port().name), soon())
 
 
 def test_the_qos_row_goes_with_the_port(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """Deleting a port by ovs-vsctl leaves its QoS row (the fact), undo deletes it with the port."""
+    """When ovs-vsctl deletes a port its QoS row stays; undo deletes it with the port."""
     for step in (port(1), port(2)):
         attach(driver, step, soon())
         policer = ["--id=@qos", "create", "QoS", "type=egress-policer", "other_config:cir=1000", "other_config:cbs=1000"]
@@ -275,7 +275,7 @@ def test_the_qos_row_goes_with_the_port(switch: Switch, driver: PortDriver, port
 
 
 def test_a_qos_row_of_two_ports_stays_with_the_other(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """A QoS row that another port uses is no obstacle to deleting the port, and stays."""
+    """The QoS row of another port does not prevent the deletion of the port, and stays."""
     for step in (port(1), port(2)):
         attach(driver, step, soon())
     policer = ["--id=@qos", "create", "QoS", "type=egress-policer", "other_config:cir=1000", "other_config:cbs=1000"]
@@ -318,7 +318,7 @@ def test_marked_chooses_by_network_container_and_interface(switch: Switch, drive
 
 
 def test_vhost_sock_dir_is_what_ovs_has(switch: Switch, driver: PortDriver) -> None:
-    """The setting of the switch, as it stands there; "" when it has none."""
+    """The switch's setting is returned unchanged, or "" without one."""
     assert driver.vhost_sock_dir(soon()) == ""
     switch.vsctl("--no-wait", "set", "Open_vSwitch", ".", "other_config:vhost-sock-dir=sub/dir")
     try:
@@ -328,7 +328,7 @@ def test_vhost_sock_dir_is_what_ovs_has(switch: Switch, driver: PortDriver) -> N
 
 
 def test_serving_writes_nothing(switch: Switch, driver: PortDriver) -> None:
-    """A healthy switch serves, with and without the bridge, and STATUS leaves the database as it was."""
+    """STATUS of a healthy switch succeeds with and without the bridge, and leaves the database unchanged."""
     database = switch.dir / "conf.db"
     before = database.read_bytes()
     driver.require_serving("br-none", soon())
@@ -338,7 +338,7 @@ def test_serving_writes_nothing(switch: Switch, driver: PortDriver) -> None:
 
 
 def test_tcp_serves_as_well(switch: Switch, connect: Callable[..., PortDriver], port: MakePort) -> None:
-    """Everything works over tcp:, where nothing can be said about ovs-vswitchd."""
+    """Everything works over tcp:, where the state of ovs-vswitchd is unknown."""
     driver = connect(switch, switch.listen_tcp())
     driver.require_serving("br-test", soon())
     attach(driver, port(), soon())

@@ -1,4 +1,4 @@
-"""The private switch that the other tests stand on."""
+"""The private switch that the other tests use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OWN_NUMBERS = f"""
 trap 'umount --lazy {PAGES} /proc/meminfo' EXIT
 mount --bind "$1/pages" {PAGES} && mount --bind "$1/meminfo" /proc/meminfo && shift && "$@"
 """
-"""Runs a command in a mount namespace in which the number of hugepages, and of memory, are those of two files."""
+"""Run a command in a mount namespace in which two files replace the numbers of hugepages and memory."""
 VSWITCHD = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"
 SCHEMA = "share/openvswitch/vswitch.ovsschema"
 WITHOUT_DRIVERS = """
@@ -31,7 +31,7 @@ for drivers in /usr/lib/x86_64-linux-gnu/dpdk/*/; do mount -t tmpfs -o mode=755 
 "$0" start --no-huge "$1"; status=$?
 "$0" stop "$1"; exit $status
 """
-"""Starts and stops a switch in a mount namespace in which DPDK finds no driver."""
+"""Start and stop a switch in a mount namespace in which DPDK finds no driver."""
 
 
 def cpu_seconds(pid: int) -> float:
@@ -41,13 +41,13 @@ def cpu_seconds(pid: int) -> float:
 
 
 def alive(pid: int) -> bool:
-    """Whether the process exists and is no zombie."""
+    """Whether the process exists and is not a zombie."""
     stat = Path(f"/proc/{pid}/stat")
     return stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
 
 def test_two_at_once_and_each_ends_its_own() -> None:
-    """Two switches run side by side; stopping one leaves the other, and stop ends even what was stopped by a signal."""
+    """Two switches run side by side; stopping one leaves the other, and stop ends even processes that a signal had stopped."""
     with Switch() as first:
         with Switch(huge=False) as second:
             assert second.vsctl("get", "Open_vSwitch", ".", "dpdk_initialized") == "true"
@@ -61,7 +61,7 @@ def test_two_at_once_and_each_ends_its_own() -> None:
 
 
 def test_an_idle_polling_thread_sleeps() -> None:
-    """With a port to poll and nothing to receive, the switch leaves its core to others; without the setting it takes all."""
+    """With a port and no traffic, the switch leaves its core to others; without the setting it uses all of it."""
     used = {}
     for longest in ("1000", "0"):
         with Switch(huge=False, environment={"PRIVATE_SWITCH_PMD_SLEEP": longest}) as switch:
@@ -75,7 +75,7 @@ def test_an_idle_polling_thread_sleeps() -> None:
 
 
 def test_a_failing_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
-    """The script ends with 1, names what is wrong, shows the log, and its ovsdb-server is gone."""
+    """The script ends with 1, names the fault and shows the log, and its ovsdb-server is gone."""
     environment = os.environ | {"PRIVATE_SWITCH_LCORE_MASK": "0x8000000000"}
     directory = tmp_path / "s"
     argv = [str(SCRIPT), "start", "--no-huge", str(directory)]
@@ -87,7 +87,7 @@ def test_a_failing_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_the_schema_is_the_one_of_the_programs(tmp_path: Path) -> None:
-    """A switch that is unpacked somewhere gets the schema that was unpacked with it, not that of this machine's own."""
+    """An unpacked switch gets the schema that was unpacked with it, not this machine's."""
     program = tmp_path / "usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"
     unpacked = tmp_path / "usr" / SCHEMA
     for path in (program, unpacked):
@@ -103,7 +103,7 @@ def test_the_schema_is_the_one_of_the_programs(tmp_path: Path) -> None:
 
 
 def test_drivers_of_dpdk_that_are_missing(place: Path) -> None:
-    """Those of each bus that the switch names to DPDK, and that of pools of packets, are named with their packages."""
+    """A missing driver, of any bus that the switch names to DPDK or of packet pools, is named with its package."""
     directory = place / "s"
     argv = ["unshare", "--mount", "--propagation=private", "bash", "-c", WITHOUT_DRIVERS, str(SCRIPT), str(directory)]
     said = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False).stderr
@@ -125,7 +125,7 @@ def test_a_foreign_directory_is_not_touched(tmp_path: Path) -> None:
 
 
 def test_a_namespace_that_a_program_holds() -> None:
-    """While a program has the namespace's file open, as an agent has, stop ends all the same and gives the hugepages back."""
+    """While a program such as an agent has the namespace's file open, stop still ends and returns the hugepages."""
     with Switch(huge=False) as switch:
         (switch.dir / "hugepages.added").write_text("0")
         with Path(switch.netns).open("rb"):
@@ -143,7 +143,7 @@ def place() -> Iterator[Path]:
 
 
 def with_numbers(place: Path, pages: int, available_kib: int, *argv: str) -> tuple[str, str]:
-    """Run a command where the machine has so many hugepages and so much memory; how many pages there are then, and its stderr."""
+    """Run a command on a machine with so many hugepages and so much memory; the number of pages afterwards, and its stderr."""
     (place / "pages").write_text(f"{pages}\n")
     lines = Path("/proc/meminfo").read_text().splitlines(keepends=True)
     meminfo = [f"MemAvailable: {available_kib:8} kB\n" if line.startswith("MemAvailable:") else line for line in lines]
@@ -156,7 +156,7 @@ def with_numbers(place: Path, pages: int, available_kib: int, *argv: str) -> tup
 
 
 def test_more_hugepages_than_there_is_memory_for(place: Path) -> None:
-    """What memory does not suffice for is not taken even for a moment: the switch starts without hugepages, and says why."""
+    """Pages for which memory is too small are not taken even for a moment: the switch starts without hugepages and says why."""
     directory = place / "s"
     before = [
         "bash",
@@ -174,7 +174,10 @@ def test_more_hugepages_than_there_is_memory_for(place: Path) -> None:
 @pytest.mark.parametrize(("boot", "left"), [("", "88"), ("this", "88"), ("another", "600")])
 @pytest.mark.parametrize("command", [["start", "--no-huge"], ["stop"]])
 def test_hugepages_of_a_switch_that_was_killed(command: list[str], boot: str, left: str, place: Path) -> None:
-    """What a switch took that ended without a stop is given back by the next start and by stop; with a boot it is gone."""
+    """Hugepages of a switch that ended without a stop are returned by the next start and by stop.
+
+    A boot clears the note of them.
+    """
     directory = place / "s"
     directory.mkdir()
     (directory / ".private-switch").touch()
@@ -186,8 +189,10 @@ def test_hugepages_of_a_switch_that_was_killed(command: list[str], boot: str, le
 
 @pytest.mark.parametrize("program", ["cat", "mountpoint", "ls", "ovs-vsctl"])
 def test_a_question_that_cannot_be_asked(program: str, tmp_path: Path) -> None:
-    """The program by which the script asks fails: a switch that may run is not started anew, a mounted namespace stays,
-    and the next try, which can ask, leaves nothing."""
+    """When the program fails by which the script asks, a switch that may run is not started anew and a mounted namespace stays.
+
+    The next try, which can ask, leaves nothing.
+    """
     broken = tmp_path / "bin" / program
     broken.parent.mkdir()
     broken.write_text("#!/bin/sh\nexit 1\n")

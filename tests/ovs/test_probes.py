@@ -1,4 +1,4 @@
-"""Probes in a real switch: what they make, what they remove, and what is left when they are killed."""
+"""Probes in a real switch: what they make, what they remove, and what a killed one leaves."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def bridge(switch: Switch) -> str:
 
 @contextmanager
 def listening(path: str) -> Iterator[None]:
-    """A socket that accepts and sends nothing: to the switch an application that hangs."""
+    """A socket that accepts connections and sends nothing, like an application that hangs."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
@@ -124,7 +124,7 @@ def listening(path: str) -> Iterator[None]:
 
 
 def flows(switch: Switch, bridge: str, version: str = "OpenFlow13") -> list[str]:
-    """The bridge's flows that carry a cookie of ours, without what changes with time."""
+    """The bridge's flows that have a cookie of ours, without the values that change with time."""
     argv = ["ovs-ofctl", "--no-stats", "-O", version, "dump-flows", f"{switch.rundir}/{bridge}.mgmt"]
     shown = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     return sorted(line.strip() for line in shown.splitlines() if "cookie=0x55636e" in line)
@@ -138,7 +138,7 @@ def environ_of(settings: Settings) -> dict[str, str]:
 
 @contextmanager
 def victim(settings: Settings, bridge: str = "") -> Iterator[subprocess.Popen[str]]:
-    """A run in another process whose port is plugged in, and which then waits for a signal."""
+    """A run in another process whose port is added, and which then waits for a signal."""
     argv = [sys.executable, "-c", VICTIM, bridge]
     with subprocess.Popen(argv, env=environ_of(settings), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
@@ -151,7 +151,10 @@ def victim(settings: Settings, bridge: str = "") -> Iterator[subprocess.Popen[st
 
 @pytest.mark.parametrize("protocols", ["OpenFlow10", "OpenFlow13", "OpenFlow14,OpenFlow15"])
 def test_a_port_and_its_flow_come_and_go(switch: Switch, settings: Settings, bridge: str, protocols: str) -> None:
-    """A reflected port has one flow of the highest priority, whatever OpenFlow the bridge speaks, and both go together."""
+    """A reflected port has one flow of the highest priority, with any OpenFlow version of the bridge.
+
+    Both are removed together.
+    """
     switch.vsctl("set", "Bridge", bridge, f"protocols={protocols}")
     version = protocols.partition(",")[0]
     with probing(settings) as ports:
@@ -186,7 +189,7 @@ def test_marks(switch: Switch, settings: Settings, bridge: str, driver: PortDriv
 
 
 def test_probes_are_made_on_the_session_of_the_process(settings: Settings, bridge: str) -> None:
-    """A process makes all probes on one session with OVSDB, which stays open afterwards."""
+    """All probes of a process use one OVSDB session, which stays open afterwards."""
     with closing(LocalNode(settings, {}, resident=True)) as node:
         node.switch.ports.connect(Deadline.after(60))
         with ProbePorts(node.installation, node, node.switch.ports) as ports:
@@ -196,7 +199,7 @@ def test_probes_are_made_on_the_session_of_the_process(settings: Settings, bridg
 
 
 def test_where_sockets_are(settings: Settings, bridge: str) -> None:
-    """Each run has a directory that root owns and only OVS's group may enter, and no path in it is too long."""
+    """Each run has a directory that root owns and only OVS's group may enter; no path in it is too long."""
     with probing(settings) as ports:
         directory = Path(ports.reserve(bridge).socket).parent
         facts = directory.stat()
@@ -218,7 +221,7 @@ def test_sockets_for_a_switch_of_another_user(settings: Settings, tmp_path: Path
 
 
 def test_below_a_root_of_another_name(switch: Switch, settings: Settings, bridge: str) -> None:
-    """Where the host's root is seen elsewhere, we listen there, and the switch is told the host's own path."""
+    """When the host's root is mounted elsewhere, the program listens there and gives the switch the host's own path."""
     with probing(replace(settings, host_root="/proc/self/root")) as ports:
         port = ports.reserve(bridge)
         assert port.socket == f"/proc/self/root{port.server_path}"
@@ -232,7 +235,7 @@ def test_below_a_root_of_another_name(switch: Switch, settings: Settings, bridge
 
 
 def test_who_is_dead() -> None:
-    """A run is dead when its process, its start or its boot is another one; a process that cannot be seen is not."""
+    """A run is dead when process, start time or boot differ; a process that cannot be seen does not count as dead."""
     run = RunId.new()
     assert RunId.parse(run.name) == run
     assert not run.is_dead
@@ -245,7 +248,7 @@ def test_who_is_dead() -> None:
 
 
 def test_two_ports_on_a_temporary_bridge(switch: Switch, settings: Settings) -> None:
-    """A bridge of a run's own is made with its first port and goes with its last; joined ports have a flow each."""
+    """A run's own bridge is made with its first port and removed with its last; joined ports have a flow each."""
     with probing(settings) as ports:
         first = ports.reserve()
         second = ports.reserve(first.bridge)
@@ -265,7 +268,7 @@ def test_two_ports_on_a_temporary_bridge(switch: Switch, settings: Settings) -> 
 
 
 def test_two_runs_at_once(switch: Switch, settings: Settings, bridge: str) -> None:
-    """What one run removes is its own."""
+    """Each run removes only what is its own."""
     with probing(settings) as one, probing(settings) as other:
         kept, gone = one.reserve(bridge), other.reserve(bridge)
         for ports, port in ((one, kept), (other, gone)):
@@ -280,7 +283,7 @@ def test_two_runs_at_once(switch: Switch, settings: Settings, bridge: str) -> No
 def test_a_plugin_bridge_goes_with_its_last_port(
     switch: Switch, settings: Settings, driver: PortDriver, port: Callable[..., OvsPort]
 ) -> None:
-    """When the last attachment of a bridge of ours is deleted amid a probe, the bridge goes with the probe's port."""
+    """When the last attachment of a bridge of ours is deleted during a probe, the bridge is removed with the probe's port."""
     step = port()
     attach(driver, step, Deadline.after(60))
     with probing(settings) as ports:
@@ -294,7 +297,7 @@ def test_a_plugin_bridge_goes_with_its_last_port(
 
 
 def test_bridges_that_cannot_be_probed(switch: Switch, settings: Settings) -> None:
-    """A bridge of the kernel's datapath is refused, one that is not there is not made."""
+    """A bridge of the kernel's datapath is refused; a missing bridge is not made."""
     switch.vsctl("--no-wait", "add-br", "br-kernel")
     with probing(settings) as ports:
         assert [(bridge.name, bridge.has_vhost) for bridge in ports.bridges()] == [("br-kernel", False)]
@@ -320,7 +323,7 @@ def del_flows(switch: Switch, bridge: str) -> None:
 
 
 def test_flows_of_a_long_run(switch: Switch, settings: Settings, bridge: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a run lives, its flows are laid again before they end, as long as their ports are there."""
+    """While a run lives, its flows are renewed before they expire, as long as their ports exist."""
     monkeypatch.setattr(probes, "RENEW_S", 0.02)
     with probing(settings) as ports:
         first, second = ports.reserve(bridge), ports.reserve(bridge)
@@ -339,7 +342,7 @@ def test_flows_of_a_long_run(switch: Switch, settings: Settings, bridge: str, mo
 
 
 def test_a_switch_that_hangs_at_the_end(switch: Switch, settings: Settings, bridge: str) -> None:
-    """A port whose flow cannot be deleted stays plugged in, and so does the run's directory, until the flow is gone."""
+    """A port whose flow cannot be deleted stays, and so does the run's directory, until the flow is gone."""
     with probing(settings) as ports:
         port = ports.reserve(bridge)
         ports.plug(port)
@@ -355,7 +358,7 @@ def test_a_switch_that_hangs_at_the_end(switch: Switch, settings: Settings, brid
 
 
 def test_a_temporary_bridge_when_the_switch_hangs(switch: Switch, settings: Settings) -> None:
-    """A run's own bridge is deleted though the switch does not confirm that its flows are gone: they go with the bridge."""
+    """A run's own bridge is deleted without confirmation that its flows are gone: they go with the bridge."""
     with ExitStack() as stack:
         ports = stack.enter_context(probing(settings))
         port = ports.reserve()
@@ -369,7 +372,7 @@ def test_a_temporary_bridge_when_the_switch_hangs(switch: Switch, settings: Sett
 
 
 def test_flows_of_a_dead_run_without_ports(switch: Switch, settings: Settings, bridge: str) -> None:
-    """Flows of a killed run go though another process deleted its port; the run is forgotten only after that."""
+    """Flows of a killed run are removed even if another process deleted its port; only then is the run forgotten."""
     switch.vsctl("add-br", "br-other", *(part.replace("br-test", "br-other") for part in NETDEV))
     with victim(settings, bridge) as dead:
         dead.kill()
@@ -387,7 +390,7 @@ def test_flows_of_a_dead_run_without_ports(switch: Switch, settings: Settings, b
 
 
 def test_a_dead_switch_has_no_flows(own_switch: Switch) -> None:
-    """What a killed run left in a switch that has ended since is removed at once: its flows ended with it."""
+    """What a killed run left in a switch that has ended since is removed at once, because its flows ended with the switch."""
     own_switch.vsctl("add-br", "br-test", *NETDEV)
     with TemporaryDirectory(prefix="uc-") as directory:
         settings = settings_of(own_switch, directory)
@@ -402,7 +405,7 @@ def test_a_dead_switch_has_no_flows(own_switch: Switch) -> None:
 
 
 def test_a_signal_that_got_lost(settings: Settings) -> None:
-    """Where a signal's exception was swallowed, it is not forgotten, and the next signal is heard, too."""
+    """A signal whose exception was swallowed still ends the run, and so does the next signal."""
     heard = []
 
     def hear(number: int, _: object) -> None:
@@ -425,7 +428,7 @@ def test_a_signal_that_got_lost(settings: Settings) -> None:
 
 
 def test_a_switch_that_hangs(switch: Switch, settings: Settings, bridge: str) -> None:
-    """With a hung switch a run ends by its deadline, and what it made is removed when the switch answers again."""
+    """With a hung switch a run ends at its deadline, and what it made is removed when the switch answers again."""
     with probing(settings, timeout_s=1.0) as ports:
         port = ports.reserve(bridge)
         ports.plug(port)
@@ -436,7 +439,7 @@ def test_a_switch_that_hangs(switch: Switch, settings: Settings, bridge: str) ->
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_run_that_is_told_to_stop(switch: Switch, settings: Settings, bridge: str, number: signal.Signals) -> None:
-    """Each signal by which people and systems end a command leaves nothing behind."""
+    """After each signal by which people and systems end a command, nothing is left."""
     with victim(settings, bridge) as process:
         process.send_signal(number)
         assert process.wait(60) != 0
@@ -446,7 +449,7 @@ def test_a_run_that_is_told_to_stop(switch: Switch, settings: Settings, bridge: 
 
 @pytest.mark.parametrize("temporary", [False, True])
 def test_a_killed_run_is_adopted(switch: Switch, settings: Settings, bridge: str, temporary: bool) -> None:
-    """The next run removes port, flow, socket and temporary bridge of a killed one, and leaves those of a living one."""
+    """The next run removes port, flow, socket and temporary bridge of a killed one, and leaves a living one's."""
     with victim(settings, "" if temporary else bridge) as dead, victim(settings, bridge) as living:
         dead.kill()
         wait_until(lambda: "Z" in Path(f"/proc/{dead.pid}/stat").read_text().rpartition(")")[2])
@@ -466,7 +469,7 @@ def test_a_killed_run_is_adopted(switch: Switch, settings: Settings, bridge: str
 
 @pytest.mark.parametrize("left", ["all", "no port", "no directory"])
 def test_a_killed_run_whose_record_is_lost(switch: Switch, settings: Settings, bridge: str, left: str) -> None:
-    """It is swept whole, by its rows' marks or its directory's name: port, flows, directory; a living run's stay."""
+    """Port, flows and directory are found by marks and by the directory's name, and removed; a living run's stay."""
     with victim(settings, bridge) as dead, victim(settings, bridge) as living:
         dead.kill()
         dead.wait(60)
@@ -506,7 +509,7 @@ def test_ports_of_another_installation(switch: Switch, settings: Settings, bridg
 @pytest.mark.parametrize("temporary", [False, True])
 @pytest.mark.parametrize("point", range(12))
 def test_a_run_that_dies_at_any_point(switch: Switch, settings: Settings, bridge: str, point: int, temporary: bool) -> None:
-    """Before or after the effect or the undoing of each of its steps: of two that look, one finds its record and undoes it."""
+    """After death before or after the effect or undo of any step, exactly one of two cleaners finds the record and undoes it."""
     argv = [sys.executable, "-c", DYING, "" if temporary else bridge, str(point)]
     assert subprocess.run(argv, env=environ_of(settings), timeout=60, check=False).returncode == -signal.SIGKILL
     with probing(settings) as one, probing(settings) as other, ThreadPoolExecutor(2) as threads:

@@ -1,4 +1,4 @@
-"""CHECK, STATUS and the commands that only look: they tell what the switch says of ports, and never try one."""
+"""CHECK, STATUS and the commands that only look report what the switch says of ports, and never make a probe."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Attachment:
         self.socket = self.listed()["socket"]["host"]
 
     def check(self) -> None:
-        """CHECK finds nothing wrong, and STATUS that all could be served."""
+        """CHECK and STATUS find nothing wrong."""
         succeeded(self.node.run("CHECK", {**self._network, "prevResult": self._result}, self._sandbox))
         succeeded(self.node.run("STATUS", self._network))
 
@@ -42,13 +42,13 @@ class Attachment:
         return listed
 
     def says(self, state: str) -> bool:
-        """Whether the switch says that of the port's application."""
+        """Whether this is what the switch reports of the port's application."""
         status = switch_of(self.node).interface(PORT)["status"]
         return bool(status) and status.get("status") == state
 
 
 def told(node: Node, *arguments: str, code: int | None = None) -> Any:
-    """The JSON of a command, which ends with `code` if that is given."""
+    """The JSON of a command, which has to end with `code` if that is given."""
     done = run_command(node.environ, *arguments, "--json")
     assert code in (None, done.returncode), (done.stdout, done.stderr)
     return json.loads(done.stdout)
@@ -56,7 +56,7 @@ def told(node: Node, *arguments: str, code: int | None = None) -> Any:
 
 @pytest.fixture(params=["client", "server"])
 def attachment(node: Node, sandbox: str, request: pytest.FixtureRequest) -> Iterator[Attachment]:
-    """An attachment whose application has the other role than the OVS that is named."""
+    """An attachment in each role of OVS."""
     made = Attachment(node, sandbox, request.param)
     yield made
     made.delete()
@@ -72,7 +72,7 @@ def front_end(attachment: Attachment) -> tuple[FrontEnd, list[VhostListener]]:
 
 
 def test_an_application_comes_and_goes(attachment: Attachment) -> None:
-    """The application's state is shown and is no error, and looking takes the port from no application."""
+    """The application's state is shown and is no error; looking does not disconnect an application."""
     attachment.check()
     assert attachment.listed()["vhost"]["state"] == "disconnected"
     assert told(attachment.node, "status")["applications"] == {"connected": 0, "waiting": 1, "broken": 0}
@@ -94,7 +94,7 @@ def test_an_application_comes_and_goes(attachment: Attachment) -> None:
 
 
 def test_looking_writes_nothing(attachment: Attachment) -> None:
-    """CHECK, STATUS and the commands that look make no port, no bridge and no directory, and commit nothing to the database."""
+    """CHECK, STATUS and the commands that look make no port, bridge or directory, and commit nothing to the database."""
     switch, database = switch_of(attachment.node), Path(switch_of(attachment.node).dir, "conf.db")
     before = (database.stat().st_size, switch.bridges(), sorted(attachment.node.short.glob("*")))
     attachment.check()
@@ -104,7 +104,7 @@ def test_looking_writes_nothing(attachment: Attachment) -> None:
 
 
 def test_a_port_that_is_not_open(node: Node, sandbox: str) -> None:
-    """A port that ovs-vswitchd could not open is a finding of `status`, and told in its own words by `list`."""
+    """A port that ovs-vswitchd could not open is a finding of `status`, and `list` has ovs-vswitchd's own words."""
     attachment = Attachment(node, sandbox, "client")
     switch_of(node).vsctl("--no-wait", "set", "Interface", PORT, "type=nosuchtype")
     wait_until(lambda: switch_of(node).interface(PORT)["error"])

@@ -1,4 +1,4 @@
-"""Provider networks on a real OVS-DPDK: what a spec makes of a NIC, what it refuses, and what happens on failure."""
+"""Provider networks on a real OVS-DPDK: what a spec makes of a NIC, what it refuses, and what happens on failures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ POLLED = replace(MOVED, port="afxdp")
 
 @pytest.fixture
 def wire(switch: Switch) -> Iterator[Wire]:
-    """The node's NIC with an address, and what is beyond it."""
+    """The node's NIC with an address, and a network beyond it."""
     with wired(switch.netns) as made:
         yield made
 
@@ -47,19 +47,19 @@ def where(wire: Wire, address: str = NODE) -> list[str]:
 
 
 def kernel(wire: Wire) -> str:
-    """Addresses and routes of the node's NIC, as ip(8) shows them, without counters and what IPv6 makes by itself in its time."""
+    """Addresses and routes of the node's NIC, as ip(8) shows them, without counters and what IPv6 configures by itself."""
     said = wire.on_node("ip", "-d", "address", "show", "dev", NIC) + wire.on_node("ip", "-d", "route", "show", "table", "all")
     passing = ("valid_lft", "promiscuity", "fe80:", "multicast ff00:")
     return "\n".join(line for line in said.splitlines() if not any(each in line for each in passing))
 
 
 def queues(switch: Switch) -> int:
-    """By how many queues the switch receives from the NIC."""
+    """The number of queues by which the switch receives from the NIC."""
     return switch.appctl("dpif-netdev/pmd-rxq-show").count(f"port: {NIC} ")
 
 
 def test_an_uplink_and_back(wire: Wire, site: KeptNode, switch: Switch) -> None:
-    """Bridge and port have the NIC's MAC and MTU; the node goes on answering at the NIC; undone, everything is as before."""
+    """Bridge and port have the NIC's MAC and MTU; the node still answers at the NIC; after the undo everything is as before."""
     before = kernel(wire)
     site.met(NET)
     assert (switch.bridges(), switch.ports("br-net1")) == (["br-net1"], [NIC])
@@ -78,7 +78,7 @@ def test_an_uplink_and_back(wire: Wire, site: KeptNode, switch: Switch) -> None:
 
 
 def test_addresses_move_under_traffic(wire: Wire, site: KeptNode, switch: Switch) -> None:
-    """Made and undone with the node's addresses and default route, no answer is missed for long and no stream breaks."""
+    """The node's addresses and default route move there and back; no answer is missed for long and no stream breaks."""
     wire.on_node("ip", "route", "add", "default", "via", OUTSIDE)
     before = kernel(wire)
     with traffic(wire, NODE) as noticed:
@@ -93,7 +93,7 @@ def test_addresses_move_under_traffic(wire: Wire, site: KeptNode, switch: Switch
 
 
 def test_given_back_while_the_switch_is_dead(wire: Wire, site: KeptNode, switch: Switch) -> None:
-    """ovs-vswitchd gone for long, and OVSDB with it: the NIC has its addresses again. They move again when it lives."""
+    """When ovs-vswitchd, and then OVSDB, is away for long, the NIC gets its addresses back; they move again when it runs."""
     site.met(MOVED)
     switch.kill_vswitchd()
     try:
@@ -121,8 +121,10 @@ def test_given_back_while_the_switch_is_dead(wire: Wire, site: KeptNode, switch:
 @pytest.mark.parametrize("network", [MOVED, POLLED], ids=["system", "afxdp"])
 @pytest.mark.parametrize("how", ["unknown", "refused"])
 def test_given_back_without_a_spec(wire: Wire, site: KeptNode, switch: Switch, how: str, network: ProviderNetwork) -> None:
-    """A spec that is not known now, or refused before any look, keeps what it has; but no address stays on a dead bridge, and no
-    daemon that is started takes the frames from a NIC that has its addresses again."""
+    """While a spec is unknown or refused, what it has stays, but no address stays on a dead bridge.
+
+    A daemon that is started afterwards does not take the frames of a NIC that has its addresses back.
+    """
 
     def reconcile() -> None:
         for _ in range(2):
@@ -144,7 +146,7 @@ def test_given_back_without_a_spec(wire: Wire, site: KeptNode, switch: Switch, h
 
 
 def test_a_restart_of_the_switch_keeps_what_moved(wire: Wire, site: KeptNode, switch: Switch) -> None:
-    """A short absence moves nothing: the bridge has the addresses throughout, and answers once the daemon lives."""
+    """A short absence moves nothing: the bridge keeps the addresses, and answers once the daemon runs."""
     site.met(MOVED)
     switch.kill_vswitchd()
     site.reconcile(MOVED)
@@ -156,7 +158,7 @@ def test_a_restart_of_the_switch_keeps_what_moved(wire: Wire, site: KeptNode, sw
 
 
 def test_what_others_change_meanwhile(wire: Wire, site: KeptNode) -> None:
-    """An address added at the NIC moves, too; one removed from the bridge stays removed; all of it is there after going back."""
+    """An address added at the NIC moves, too; one removed from the bridge stays removed; both hold after the way back."""
     site.met(MOVED)
     wire.on_node("ip", "address", "add", "192.0.2.12/24", "dev", NIC)
     wire.on_node("ip", "address", "add", "192.0.2.13/24", "dev", "br-net1")
@@ -175,7 +177,7 @@ def test_what_others_change_meanwhile(wire: Wire, site: KeptNode) -> None:
 
 
 def test_after_a_reboot(wire: Wire, switch: Switch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernel state is gone and rows are not: what moves is what the NIC has now, and nothing of what the record says."""
+    """Kernel state is gone but rows are not: the NIC's present addresses move, and none from the record."""
     boots = ["first"]
     monkeypatch.setattr(local_node, "cache", lambda asked: asked)  # a node asks once for the boot in which it lives
     monkeypatch.setattr(boot, "boot_id", lambda: boots[-1])
@@ -207,7 +209,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_killed_at_each_point(wire: Wire, site: KeptNode, switch: Switch, change: str) -> None:
-    """kill -9 after each write and each effect: the node answers, and the next round completes it, or reverts it."""
+    """After kill -9 at any write or effect the node answers, and the next round completes or reverts the move."""
     first, last = CHANGES[change]
     before, died = kernel(wire), []
     for points in range(2, 60, 2):  # what is before one is after another
@@ -227,7 +229,9 @@ def test_killed_at_each_point(wire: Wire, site: KeptNode, switch: Switch, change
 
 
 def test_killed_while_it_gives_back(wire: Wire, site: KeptNode, switch: Switch) -> None:
-    """ovs-vswitchd is dead, and the agent dies amid giving back: the next one ends with the addresses on the NIC, each time."""
+    """With ovs-vswitchd dead, the agent dies while it gives addresses back:
+    the next agent ends with them on the NIC, each time.
+    """
     died = []
     for points in range(2, 60, 2):
         wait_until(lambda: not site.reconcile(MOVED)[0].problem and where(wire) == ["br-net1"], what="they have moved")
@@ -249,7 +253,7 @@ def test_killed_while_it_gives_back(wire: Wire, site: KeptNode, switch: Switch) 
 
 
 def test_killed_while_the_switch_is_dead_amid_the_first_move(wire: Wire, site: KeptNode, switch: Switch) -> None:
-    """Both die amid the first application: all of it is undone, so far as it goes without the switch, and made when it lives."""
+    """Agent and switch die during the first move: what needs no switch is undone, and the move is made when the switch runs."""
     for points in (8, 10):
         site.met()
         died = site.killed(points, MOVED)
@@ -267,7 +271,7 @@ def test_killed_while_the_switch_is_dead_amid_the_first_move(wire: Wire, site: K
 
 
 def test_a_nic_by_af_xdp(wire: Wire, site: KeptNode, switch: Switch) -> None:
-    """With addresses that stay it is refused; moved, they answer at the bridge, and come back; a connection stays."""
+    """It is refused if its addresses are to stay; moved, they answer at the bridge and come back; a connection survives."""
     assert "has addresses (192.0.2.11/24)" in site.problem(replace(NET, port="afxdp"))
     before = kernel(wire)
     with traffic(wire, NODE) as noticed:
@@ -288,8 +292,11 @@ def test_a_nic_by_af_xdp(wire: Wire, site: KeptNode, switch: Switch) -> None:
 
 
 def test_a_polled_nic_without_a_switch(wire: Wire, site: KeptNode, switch: Switch) -> None:
-    """ovs-vswitchd dies: the NIC has its addresses again, and the daemon that is started leaves it its frames; the agent moves
-    and polls again. A type that was changed by hand is made again, and so is the port of a NIC that was made anew."""
+    """When ovs-vswitchd dies, the NIC gets its addresses back, and the next daemon leaves its frames alone; the agent moves and
+    polls again.
+
+    A type that was changed by hand is set again, and the port of a NIC that was made anew is opened again.
+    """
     site.met(POLLED)
     switch.kill_vswitchd()
     try:
@@ -316,9 +323,11 @@ def test_a_polled_nic_without_a_switch(wire: Wire, site: KeptNode, switch: Switc
 
 
 def test_a_polled_nic_without_a_database(wire: Wire, site: KeptNode, switch: Switch) -> None:
-    """The spec goes while OVSDB is away and ovs-vswitchd has the NIC's frames: the addresses stay at the bridge, where they
-    answer as soon as it is back, and the status says what is awaited. They go back once the daemon has ended, or opens the NIC
-    as system."""
+    """The spec is removed while OVSDB is away and ovs-vswitchd has the NIC's frames: the addresses stay at the bridge.
+
+    There they answer as soon as OVSDB is back, and the status says what is awaited. They go back once the daemon has ended, or
+    opens the NIC as system.
+    """
     for is_killed in (True, False):
         site.met(POLLED)
         switch.stop_ovsdb()
@@ -343,7 +352,7 @@ def test_a_polled_nic_without_a_database(wire: Wire, site: KeptNode, switch: Swi
 
 
 def test_a_bond_and_virtual_devices(wire: Wire, site: KeptNode, switch: Switch) -> None:
-    """Several NICs are one port; DPDK opens a NIC without addresses by a virtual device, and one that leads nowhere."""
+    """Several NICs are one port. DPDK opens a NIC without addresses, and one that leads nowhere, by a virtual device."""
     with wired(switch.netns, (), (), nic="nic1", beyond="out1"):
         bonded = ProviderNetwork("net2", bond=Bond((NIC, "nic1"), updelay_ms=100))
         site.met(bonded)
@@ -356,7 +365,7 @@ def test_a_bond_and_virtual_devices(wire: Wire, site: KeptNode, switch: Switch) 
 
 
 def test_what_is_refused(wire: Wire, site: KeptNode, switch: Switch) -> None:
-    """A NIC that is absent, enslaved, another bridge's, or primary without being told; and nothing is changed by it."""
+    """A NIC that is missing, enslaved, on another bridge, or primary without permission is refused, and nothing is changed."""
     inside(switch.netns, "ip", "link", "add", "lb0", "type", "bridge")
     switch.vsctl("add-br", "br-ex", "--", "set", "Bridge", "br-ex", "datapath_type=netdev", "--", "add-port", "br-ex", NIC)
     try:
@@ -382,7 +391,7 @@ def test_what_is_refused(wire: Wire, site: KeptNode, switch: Switch) -> None:
 
 
 def test_a_nic_that_is_made_anew(wire: Wire, site: KeptNode, switch: Switch) -> None:
-    """Its port is opened anew, the bridge has its MAC, and what had moved stays at the bridge and is cut from the new NIC."""
+    """Its port is opened anew, the bridge has its MAC, and moved addresses stay at the bridge and are cut from the new NIC."""
     site.met(MOVED)
     wire.on_node("ip", "link", "delete", NIC)
     assert f"there is no NIC {NIC}" in site.problem(MOVED)
@@ -398,8 +407,10 @@ def test_a_nic_that_is_made_anew(wire: Wire, site: KeptNode, switch: Switch) -> 
 
 
 def test_the_spec_goes_while_the_nic_is_absent(wire: Wire, site: KeptNode, switch: Switch) -> None:
-    """The bridge stays with the addresses, which it alone has, whenever the process dies; undone when the NIC is back, or given
-    up by a person."""
+    """The bridge keeps the addresses, which are nowhere else, whenever the process dies.
+
+    It is undone when the NIC is back, or when a person gives it up.
+    """
     before = kernel(wire)
     site.met(MOVED)
     wire.on_node("ip", "link", "delete", NIC)

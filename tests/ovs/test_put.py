@@ -1,4 +1,4 @@
-"""Rows of every kind of step: Put makes them so, Delete removes them, and one rule says whose they are."""
+"""Rows of every kind of step: Put makes them, Delete removes them, and one rule decides whose they are."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ KINDS = ("port", "bridge", "uplink", "mirror")
 
 
 def rows_of(kind: str, step: OvsPort) -> tuple[DesiredRows, MarkedRows]:
-    """What is desired for a step of this kind, and what goes with it. `step`: the port."""
+    """The rows that a step of this kind desires, with their companions. `step`: the port."""
     if kind == "port":
         limited = replace(step, limits=Limits(to_pod=RATE, from_pod=RATE), mirror_outputs=("m",))
         return desired_port(limited, marks_of(limited, STORE)), marked_port(limited.ref)
@@ -72,7 +72,7 @@ def rows_of(kind: str, step: OvsPort) -> tuple[DesiredRows, MarkedRows]:
 
 @pytest.fixture
 def session(switch: Switch) -> Iterator[SwitchSession]:
-    """A session, on a switch that has an administrator's bridge with a port."""
+    """A session with a switch that has an administrator's bridge with a port."""
     switch.vsctl("add-br", "br-admin", "--", "set", "Bridge", "br-admin", "datapath_type=netdev")
     switch.vsctl("add-port", "br-admin", "monitor", "--", "set", "Interface", "monitor", "type=internal")
     opened = Session(switch.ovsdb, open_vswitch(), frozenset(), soon())
@@ -81,7 +81,7 @@ def session(switch: Switch) -> Iterator[SwitchSession]:
 
 
 def put(session: SwitchSession, rows: DesiredRows) -> Put:
-    """Put the rows, whose names are free."""
+    """Put the rows; their names are free."""
     command = Put(session, rows, held=frozenset(rows.new_names))
     session.transact([command], soon())
     return command
@@ -95,7 +95,7 @@ def delete(session: SwitchSession, rows: MarkedRows) -> Delete:
 
 
 def written(switch: Switch) -> dict[str, list[dict[str, Any]]]:
-    """All that programs have written, and ovs-vswitchd has not, with the rows' UUIDs."""
+    """All that programs other than ovs-vswitchd have written, with the rows' UUIDs."""
     tables = ("Bridge", "Port", "Interface", "QoS", "Queue", "Mirror")
     shown = {table: [{key: row[key] for key in WRITTEN if key in row} for row in switch.rows(table)] for table in tables}
     return {table: sorted(rows, key=str) for table, rows in shown.items()}
@@ -103,7 +103,10 @@ def written(switch: Switch) -> dict[str, list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_are_put_once_and_deleted_by_their_marks(switch: Switch, session: SwitchSession, port: MakePort, kind: str) -> None:
-    """The second Put changes nothing; a Delete with other marks leaves every row, and one with its own leaves what was before."""
+    """The second Put changes nothing.
+
+    A Delete with other marks leaves every row, and one with the same marks restores the former state.
+    """
     if kind == "uplink":
         put(session, desired_node_bridge(BRIDGE, MARKS))
     before = written(switch)
@@ -123,7 +126,7 @@ def test_rows_are_put_once_and_deleted_by_their_marks(switch: Switch, session: S
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_of_another_owner_are_refused_as_they_are(switch: Switch, session: SwitchSession, port: MakePort, kind: str) -> None:
-    """Whatever the kind of row, it is changed for the owner that its marks name, and for no other store."""
+    """A row of any kind is changed only for the owner in its marks, and for no other store."""
     if kind == "uplink":
         put(session, desired_node_bridge(BRIDGE, MARKS))
     desired, _ = rows_of(kind, port())
@@ -137,7 +140,7 @@ def test_rows_of_another_owner_are_refused_as_they_are(switch: Switch, session: 
 def test_what_others_have_done_to_the_interfaces_of_a_port_is_undone(
     switch: Switch, session: SwitchSession, port: MakePort
 ) -> None:
-    """A port has the interfaces of its step: another that was added goes, and one that was taken away comes back."""
+    """A port has exactly its step's interfaces: an added one is removed, and a removed one comes back."""
     desired = desired_port(port(), marks_of(port(), STORE))
     put(session, desired)
     create = ["--", "--id=@other", "create", "Interface", "name=other", "type=internal"]
@@ -147,7 +150,9 @@ def test_what_others_have_done_to_the_interfaces_of_a_port_is_undone(
 
 
 def test_no_name_is_written_that_was_not_taken(switch: Switch, session: SwitchSession) -> None:
-    """A bridge of the node's, too, is made only by a call that has taken its name, whatever it saw before the transaction."""
+    """A bridge of the node's, too, is made only by a call that has reserved its
+    name, whatever the call saw before the transaction.
+    """
     command = Put(session, desired_node_bridge(BRIDGE, MARKS))
     session.transact([command], soon())
     assert command.unheld == {BRIDGE.name}

@@ -1,4 +1,4 @@
-"""Two sessions at once: what happens between reading and writing, made to happen there."""
+"""Two sessions at once: the tests cause a change between the reading and the writing of a transaction."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ driver.close()
 
 
 def soon() -> Deadline:
-    """Time enough for one call."""
+    """A deadline that leaves enough time for one call."""
     return Deadline.after(60)
 
 
 @pytest.fixture
 def session(switch: Switch) -> Iterator[SwitchSession]:
-    """A session of its own, beside the driver's."""
+    """A second session, beside the driver's."""
     opened = Session(switch.ovsdb, open_vswitch(), frozenset(), soon())
     yield opened
     opened.close()
 
 
 class Meanwhile(Command[SwitchSession]):
-    """Another command, with something happening between its reading and the commit of its first run."""
+    """A command with something happening between its reading and the commit of its first run."""
 
     def __init__(self, command: Command[SwitchSession], happens: Callable[[], object]) -> None:
         super().__init__(command.api)
@@ -83,7 +83,7 @@ class Meanwhile(Command[SwitchSession]):
         self.command.post_commit(txn)
 
     def run_idl(self, txn: Any) -> None:
-        """As the other, and then it happens."""
+        """Run the other command, and then make it happen."""
         self.command.run_idl(txn)
         self.runs += 1
         if self.runs == 1:
@@ -91,7 +91,7 @@ class Meanwhile(Command[SwitchSession]):
 
 
 class NaiveAdd(Command[SwitchSession]):
-    """Adds a port to a bridge that it has seen, without verifying it."""
+    """Adds a port to a bridge that it has seen, without verify."""
 
     def needs(self) -> frozenset[Clause]:
         return named("naive", "br-test")
@@ -110,7 +110,7 @@ def add(session: SwitchSession, step: OvsPort) -> Put:
 
 
 def test_a_mutation_of_a_vanished_bridge_succeeds_without_a_port(switch: Switch, session: SwitchSession) -> None:
-    """Pins the fact that makes `verify` necessary: the commit succeeds and there is no port."""
+    """The fact that makes `verify` necessary: the commit succeeds, and there is no port."""
     switch.vsctl("--no-wait", "add-br", "br-test")
     session.transact([Meanwhile(NaiveAdd(session), lambda: switch.vsctl("--no-wait", "del-br", "br-test"))], soon())
     assert switch.port("naive") == {}
@@ -119,7 +119,7 @@ def test_a_mutation_of_a_vanished_bridge_succeeds_without_a_port(switch: Switch,
 def test_a_bridge_that_vanishes_before_the_commit_is_made_again(
     switch: Switch, session: SwitchSession, driver: PortDriver, port: MakePort
 ) -> None:
-    """An ADD that meets the DEL of the bridge's last port notices, and makes the bridge anew."""
+    """An ADD notices that a DEL removed the bridge with its last port, and makes the bridge anew."""
     attach(driver, port(1), soon())
     command = Meanwhile(add(session, port(2)), lambda: driver.undo(port(1), soon()))
     session.transact([command], soon())
@@ -128,7 +128,7 @@ def test_a_bridge_that_vanishes_before_the_commit_is_made_again(
 
 
 def test_a_bridge_that_appears_before_the_commit_is_used(switch: Switch, session: SwitchSession, port: MakePort) -> None:
-    """Another process makes the missing bridge first: the duplicate name is read again, and the bridge stays the other's."""
+    """Another process makes the missing bridge first: after the name conflict it is read again, and stays the other's."""
     make = ["--no-wait", "add-br", "br-test", "--", "set", "Bridge", "br-test", "datapath_type=netdev"]
     command = Meanwhile(add(session, port()), lambda: switch.vsctl(*make))
     session.transact([command], soon())
@@ -140,7 +140,7 @@ def test_a_bridge_that_appears_before_the_commit_is_used(switch: Switch, session
 def test_a_kernel_bridge_that_appears_before_the_commit_is_refused(
     switch: Switch, session: SwitchSession, port: MakePort
 ) -> None:
-    """The bridge that was made first has the wrong datapath type: refused, as if it had always been there."""
+    """A bridge with the wrong datapath type that another process makes first is refused like an old one."""
     command = Meanwhile(add(session, port()), lambda: switch.vsctl("--no-wait", "add-br", "br-test"))
     with pytest.raises(SwitchRefused, match="datapath_type"):
         session.transact([command], soon())
@@ -150,7 +150,7 @@ def test_a_kernel_bridge_that_appears_before_the_commit_is_refused(
 def test_two_deletions_do_not_leave_an_empty_bridge(
     switch: Switch, session: SwitchSession, driver: PortDriver, port: MakePort
 ) -> None:
-    """Neither of two sessions believes to delete the last port; the second to commit notices that it does."""
+    """Of two sessions, neither sees that it deletes the last port; the second commit notices, and the bridge is deleted."""
     for step in (port(1), port(2)):
         attach(driver, step, soon())
     command = Meanwhile(Delete(session, marked_port(port(1).ref)), lambda: driver.undo(port(2), soon()))
@@ -162,7 +162,7 @@ def test_two_deletions_do_not_leave_an_empty_bridge(
 def test_a_bridge_is_not_deleted_under_a_new_port(
     switch: Switch, session: SwitchSession, driver: PortDriver, port: MakePort
 ) -> None:
-    """A DEL that believes to delete the last port notices the one that came meanwhile."""
+    """A DEL that is about to delete the bridge with its last port notices a new port."""
     attach(driver, port(1), soon())
     adder = PortDriver(switch_client(switch.ovsdb), switch.rundir, lambda: STORE)
     command = Meanwhile(Delete(session, marked_port(port(1).ref)), lambda: attach(adder, port(2), soon()))
@@ -175,7 +175,7 @@ def test_a_bridge_is_not_deleted_under_a_new_port(
 def test_a_port_that_changes_hands_before_the_commit_is_left_alone(
     switch: Switch, session: SwitchSession, driver: PortDriver, port: MakePort
 ) -> None:
-    """The marks that were read are verified: a row marked for another container in between is not deleted."""
+    """The marks are verified at the commit: a row that was marked for another container in between is not deleted."""
     attach(driver, port(), soon())
     mark = ["--no-wait", "set", "Port", port().name, "external_ids:container-id=other"]
     command = Delete(session, marked_port(port().ref))

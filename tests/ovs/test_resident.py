@@ -1,4 +1,4 @@
-"""The driver of a process that lives long: what it knows without asking, and how it notices that it knows nothing any more."""
+"""The driver of a long-lived process: what it knows from its replica, and how it notices that its replica is no longer true."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ IN_USE = frozenset({"vring_0_size", "vring_1_size", "num_of_vrings", "numa", "so
 
 
 def soon() -> Deadline:
-    """Time enough for one call."""
+    """A deadline that leaves enough time for one call."""
     return Deadline.after(60)
 
 
@@ -52,12 +52,14 @@ def own(own_switch: Switch, connect: Connect) -> PortDriver:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A silent server is given up after two seconds instead of ten."""
+    """A server that does not answer is abandoned after two seconds instead of ten."""
     monkeypatch.setattr(replica, "PROBE_SECONDS", 1.0)
 
 
 def refused(driver: PortDriver) -> NotServing:
-    """What STATUS says, which must not wait for an answer: only a glance has a limit here, and a longer look does not end."""
+    """The error of STATUS, which must not wait for an answer: only a first
+    glance has a limit here, and a longer look would not end.
+    """
     with pytest.MonkeyPatch.context() as limits:
         limits.setattr(vswitchd, "ANSWER_SECONDS", FOR_EVER_S)
         limits.setattr(switch_view, "JUDGED_SECONDS", FOR_EVER_S)
@@ -80,7 +82,10 @@ def application(prefix: str, device: str) -> Iterator[None]:
 
 
 def test_sessions_are_counted(own_switch: Switch, own: PortDriver) -> None:
-    """Connecting twice opens one session; after a restart of the database it is not connected, and the next one counts."""
+    """Connecting twice opens one session.
+
+    After a restart of the database the driver is disconnected, and the next session counts.
+    """
     own.connect(soon())
     assert (own.connected, own.sessions) == (True, 1)
     own_switch.restart_ovsdb()
@@ -90,7 +95,7 @@ def test_sessions_are_counted(own_switch: Switch, own: PortDriver) -> None:
 
 
 def test_a_database_that_is_away_is_an_error_with_its_reason(switch: Switch, connect: Connect, tmp_path: Path) -> None:
-    """Nothing is known without a session: connect, owned and known raise, and STATUS says 50 at once and why."""
+    """Without a session connect, owned and known raise, and STATUS is 50 at once, with the reason."""
     driver = connect(switch, f"unix:{tmp_path}/no.sock", resident=True)
     assert "has not connected yet" in str(refused(driver))
     for call in (lambda: driver.connect(soon()), driver.list_owned, driver.list_ports):
@@ -103,7 +108,7 @@ def test_a_database_that_is_away_is_an_error_with_its_reason(switch: Switch, con
 
 
 def test_known_facts_cost_no_transaction(switch: Switch, connect: Connect, port: MakePort, tmp_path: Path) -> None:
-    """With a kept session reach, check, find, marked and STATUS send nothing; a difference is confirmed by the server."""
+    """With a session, reach, check, find, marked and STATUS send nothing; only a difference is confirmed by the server."""
     with Proxy(tmp_path / "a.sock", switch.dir / "db.sock") as proxy:
         driver = connect(switch, proxy.remote, resident=True)
         attach(driver, port(), soon())
@@ -125,7 +130,9 @@ def test_known_facts_cost_no_transaction(switch: Switch, connect: Connect, port:
 
 
 def test_owned_are_all_ports_with_our_mark(switch: Switch, resident: PortDriver, driver: PortDriver, port: MakePort) -> None:
-    """Ports made by whomever with our owner mark, with all their marks; others are not, and a port that goes is not any more."""
+    """`owned` has all ports with our owner mark and all their marks, whichever
+    program made them, and loses a port that is deleted.
+    """
     switch.vsctl("--no-wait", "add-br", "br-theirs", "--", "add-port", "br-theirs", "theirs")
     for number in (1, 2):
         attach(driver, port(number), soon())
@@ -144,7 +151,7 @@ def test_owned_are_all_ports_with_our_mark(switch: Switch, resident: PortDriver,
 
 
 def test_what_is_known_of_every_port(switch: Switch, resident: PortDriver, port: MakePort) -> None:
-    """Bridge, type, owner, link state, status and error, of ports of ours and of others, but not of the bridges' own."""
+    """`known` has bridge, type, owner, link state, status and error of our ports and of others, but not of bridges' own."""
     attach(resident, port(1), soon())
     attach(resident, port(2, interface_type="dpdkvhostuser", server_path=""), soon())
     switch.vsctl("--no-wait", "add-port", "br-test", "broken", "--", "set", "Interface", "broken", "type=nosuchtype")
@@ -165,7 +172,7 @@ def test_what_is_known_of_every_port(switch: Switch, resident: PortDriver, port:
 
 
 def test_a_port_that_failed_a_moment_ago(switch: Switch, connect: Connect, port: MakePort, tmp_path: Path) -> None:
-    """That a port has not failed is the server's word, as a socket is removed upon it: what is known may be what was."""
+    """The server is asked before a port counts as not failed, because its socket is removed then: the replica may be late."""
     step = port(interface_type="dpdkvhostuser", server_path="")
     with Proxy(tmp_path / "a.sock", switch.dir / "db.sock") as proxy:
         driver = connect(switch, proxy.remote, resident=True)
@@ -177,9 +184,9 @@ def test_a_port_that_failed_a_moment_ago(switch: Switch, connect: Connect, port:
 
 
 def test_what_a_connected_application_changes(switch: Switch, resident: PortDriver, port: MakePort) -> None:
-    """Pins what OVS says of a vhost-user port in use: connected, up, features and rings; none of these when it has gone.
+    """A fact: OVS reports a vhost-user port in use as connected and up, with features and rings, and none of it afterwards.
 
-    Open vSwitch 4.0 has more keys, of a port without an application, too.
+    Open vSwitch 4.0 also has keys for a port without an application.
     """
     client, server = port(1), port(2, interface_type="dpdkvhostuser", server_path="")
     for step in (client, server):
@@ -209,7 +216,10 @@ def test_what_a_connected_application_changes(switch: Switch, resident: PortDriv
 
 
 def test_status_while_the_switch_is_stopped(own_switch: Switch, own: PortDriver) -> None:
-    """ovs-vswitchd silent: what was seen last counts, so that a busy moment is no fault, and a silence that lasts is 51."""
+    """When ovs-vswitchd does not answer, what was seen last counts, so that a busy moment is no fault.
+
+    A lasting silence is 51.
+    """
     assert own.watch_liveness().state == "alive"
     own_switch.pause_vswitchd()
     try:
@@ -224,7 +234,7 @@ def test_status_while_the_switch_is_stopped(own_switch: Switch, own: PortDriver)
 
 
 def test_a_silence_of_a_moment(own_switch: Switch, own: PortDriver, connect: Connect) -> None:
-    """Newer switches do not answer for a second when a polling thread ends: a watch, and STATUS of one call, wait for that."""
+    """Newer switches do not answer for a second when a polling thread ends: a watch, and a single STATUS, wait for that."""
 
     def answers() -> None:
         assert own.watch_liveness().state == "alive"
@@ -241,7 +251,7 @@ def test_a_silence_of_a_moment(own_switch: Switch, own: PortDriver, connect: Con
 
 
 def test_status_of_a_silent_switch_without_a_watch(own_switch: Switch, own: PortDriver) -> None:
-    """Without an earlier verdict silence is what is known: 51, and soon."""
+    """Without an earlier observation, silence is 51 soon."""
     own_switch.pause_vswitchd()
     try:
         assert refused(own).code == 51
@@ -250,7 +260,7 @@ def test_status_of_a_silent_switch_without_a_watch(own_switch: Switch, own: Port
 
 
 def test_status_after_the_switch_was_killed(own_switch: Switch, own: PortDriver) -> None:
-    """kill -9 of ovs-vswitchd is 51 at once, whatever was seen before; its successor is another daemon, and serves."""
+    """kill -9 of ovs-vswitchd is 51 at once, whatever was seen before; with the next daemon STATUS succeeds."""
     first = own.watch_liveness()
     assert first.pid == own_switch.vswitchd_pid
     own_switch.kill_vswitchd()
@@ -267,7 +277,7 @@ def test_status_after_the_switch_was_killed(own_switch: Switch, own: PortDriver)
 
 
 def test_status_after_the_database_was_killed(own_switch: Switch, own: PortDriver, port: MakePort) -> None:
-    """kill -9 of ovsdb-server is 50 as soon as its socket is closed; the next call reconnects."""
+    """kill -9 of ovsdb-server is 50 as soon as its socket closes; the next call reconnects."""
     attach(own, port(), soon())
     os.kill(own_switch.ovsdb_pid, signal.SIGKILL)
     wait_until(lambda: not own.connected, what="the driver noticed")
@@ -287,7 +297,7 @@ def test_status_after_the_database_was_killed(own_switch: Switch, own: PortDrive
 
 @pytest.mark.usefixtures("impatient")
 def test_a_hung_database_is_noticed_by_itself(own_switch: Switch, connect: Connect) -> None:
-    """ovsdb-server stopped, without calls: the session's probe finds out, also on a unix socket; STATUS answers meanwhile."""
+    """When ovsdb-server is stopped, the session's own probe notices, on a unix socket, too; STATUS answers meanwhile."""
     own = connect(own_switch, resident=True)
     own.connect(soon())
     own_switch.pause_ovsdb()
@@ -306,7 +316,7 @@ def test_a_hung_database_is_noticed_by_itself(own_switch: Switch, connect: Conne
 
 @pytest.mark.usefixtures("impatient")
 def test_an_idle_session_stays(own_switch: Switch, connect: Connect, tmp_path: Path) -> None:
-    """A server that has nothing to say is asked whether it lives, answers, and is believed."""
+    """An idle server is probed, answers, and the session stays."""
     with Proxy(tmp_path / "a.sock", own_switch.dir / "db.sock") as proxy:
         own = connect(own_switch, proxy.remote, resident=True)
         own.connect(soon())
@@ -315,7 +325,7 @@ def test_an_idle_session_stays(own_switch: Switch, connect: Connect, tmp_path: P
 
 
 def test_who_has_little_time_does_not_end_the_session(own_switch: Switch, own: PortDriver, port: MakePort) -> None:
-    """A tenth of a second without an answer is unknown to its caller and no proof against the server; undo finds what landed."""
+    """A deadline of a tenth of a second makes the result unknown but does not end the session; undo finds a landed commit."""
     own_switch.pause_ovsdb()
     try:
         with pytest.raises(Unavailable, match="unknown"):
@@ -329,7 +339,7 @@ def test_who_has_little_time_does_not_end_the_session(own_switch: Switch, own: P
 
 
 def test_closing_ends_all_waiting(own_switch: Switch, own: PortDriver, port: MakePort) -> None:
-    """A read-back while ovs-vswitchd sleeps and a commit while ovsdb-server does fail soon after close; so does a new call."""
+    """A read-back while ovs-vswitchd sleeps, a commit while ovsdb-server does, and a new call all fail soon after close."""
     ends: list[BaseException] = []
 
     def call(what: Callable[[], object]) -> threading.Thread:
@@ -363,7 +373,7 @@ def test_closing_ends_all_waiting(own_switch: Switch, own: PortDriver, port: Mak
 
 
 def test_a_database_made_anew_is_learnt_anew(own_switch: Switch, own: PortDriver, port: MakePort) -> None:
-    """conf.db removed under the switch: the old rows are forgotten, and ports can be made again."""
+    """When conf.db is removed and made anew, the old rows are forgotten, and ports can be made again."""
     attach(own, port(), soon())
     own_switch.appctl("-t", "ovsdb-server", "exit")
     wait_until(lambda: not own.connected, what="the driver noticed")
@@ -383,7 +393,7 @@ def test_a_database_made_anew_is_learnt_anew(own_switch: Switch, own: PortDriver
 
 
 def test_a_schema_that_is_converted_under_a_session_ends_it(own_switch: Switch, own: PortDriver, port: MakePort) -> None:
-    """An upgrade of the database replaces all rows: the session is given up, and the next call learns them anew."""
+    """An upgrade of the database replaces all rows: the session ends, and the next call reads them anew."""
     attach(own, port(), soon())
     subprocess.run(["ovsdb-client", "convert", own_switch.ovsdb, SCHEMA], check=True, timeout=60)
     wait_until(lambda: not own.connected, what="the driver noticed")
@@ -393,7 +403,7 @@ def test_a_schema_that_is_converted_under_a_session_ends_it(own_switch: Switch, 
 
 
 def test_a_signal_as_the_session_stands(switch: Switch, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupted when its thread runs already, opening a session ends the thread before what that uses: no traceback of it."""
+    """A signal while the session's thread starts ends that thread before what it uses: there is no traceback of it."""
     begun: list[threading.Thread] = []
 
     def start(thread: threading.Thread, what: str) -> None:

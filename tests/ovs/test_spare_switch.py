@@ -1,4 +1,4 @@
-"""The switch that tests stop and kill: lent again while it is as it was when it began, and ended when anything differs."""
+"""The switch that tests stop and kill is lent again if it is unchanged, and ended if anything differs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.lab.switch.switch import Switch
 
 @pytest.fixture
 def spare() -> Iterator[SpareSwitch]:
-    """None that other tests have had."""
+    """A spare switch that no other test has used."""
     made = SpareSwitch()
     yield made
     made.close()
@@ -31,7 +31,7 @@ def spare() -> Iterator[SpareSwitch]:
     ids=["setting", "remote", "link", "dead", "stopped"],
 )
 def test_one_that_differs(spare: SpareSwitch, spoil: Callable[[Switch], object]) -> None:
-    """It is ended, and its directory removed."""
+    """A changed switch is ended, and its directory removed."""
     first = spare.take()
     spoil(first)
     spare.give_back()

@@ -1,4 +1,4 @@
-"""Bridges and uplinks of the node's own on a real OVS-DPDK: kinds, refusals, changes, what others have, faults."""
+"""Bridges and uplinks of the node's own on a real OVS-DPDK: kinds, refusals, changes, other programs' rows, faults."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ class Uplinks:
             (self.bridges if isinstance(step, NodeBridge) else self.uplinks).undo(step, soon())  # type: ignore[arg-type]
 
     def drifts(self, *steps: NodeBridge | UplinkPort) -> list[str]:
-        """What CHECK says differs."""
+        """The differences that CHECK reports."""
         found = [(self.bridges if isinstance(step, NodeBridge) else self.uplinks).check(step, soon()) for step in steps]  # type: ignore[arg-type]
         return [f"{drift.subject} {drift.field}".strip() for drifts in found for drift in drifts]
 
     def lost(self, step: NodeBridge | UplinkPort) -> bool:
-        """Whether it has to be made again, of a driver that lives long."""
+        """Whether a long-lived driver says that it has to be made again."""
         driver = self.bridges if isinstance(step, NodeBridge) else self.uplinks
         return driver.is_lost(step, SharedReads(self.ports.of_kind("node", STORE)), soon())  # type: ignore[arg-type]
 
 
 @pytest.fixture(params=[True, False], ids=["resident", "one call"])
 def node(request: pytest.FixtureRequest, switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> Uplinks:
-    """Drivers that replicate all rows, and drivers that replicate what a call needs."""
+    """Drivers that replicate all rows, and drivers that replicate only what a call needs."""
     return Uplinks(switch, connect(switch, links=veths, resident=request.param))
 
 
@@ -76,13 +76,13 @@ def bridge(**changes: Any) -> NodeBridge:
 
 
 def uplink(*interfaces: dict[str, Any], **changes: Any) -> UplinkPort:
-    """The step of its uplink; a kernel NIC as `system` unless told otherwise."""
+    """The step of its uplink; a kernel NIC as `system` unless given otherwise."""
     given = tuple(UplinkInterface(**each) for each in interfaces or ({"name": NIC, "type": "system"},))
     return replace(UplinkPort(BRIDGE, given[0].name, given, marks=MARKS), **changes)
 
 
 def everything(switch: Switch) -> str:
-    """All rows that people and other programs may have, as they wrote them."""
+    """All rows that people and other programs may have, as they were written."""
     columns = {
         "Bridge": "name,ports,other_config,external_ids,datapath_type,fail_mode",
         "Port": "name,interfaces,tag,trunks,external_ids,bond_mode",
@@ -95,7 +95,7 @@ def everything(switch: Switch) -> str:
 
 
 def test_a_bridge_comes_changes_and_goes(switch: Switch, node: Uplinks, veths: Veths) -> None:
-    """It has its MAC, MTU and marks, and its link, when apply returns; it is changed in place, and undo leaves nothing."""
+    """The bridge has MAC, MTU, marks and its link when apply returns; it is changed in place, and undo leaves nothing."""
     node.apply(bridge(mtu=1400))
     row = switch.bridge(BRIDGE)
     assert (row["datapath_type"], row["fail_mode"], row["other_config"]) == ("netdev", [], {"hwaddr": MAC})
@@ -129,7 +129,7 @@ def test_a_bridge_comes_changes_and_goes(switch: Switch, node: Uplinks, veths: V
     ids=lambda each: each["name"] if each["type"] == "dpdk" else each["type"],
 )
 def test_each_kind_is_opened_and_read_back(switch: Switch, resident: Uplinks, veths: Veths, interface: dict[str, Any]) -> None:
-    """A NIC is opened as asked with its trunks; nothing differs; undo leaves bridge and NIC."""
+    """A NIC is opened as asked with its trunks; CHECK finds no difference; undo leaves bridge and NIC."""
     veths.add(NIC)
     step = uplink(interface, trunks=(100, 200), mtu=1500)
     resident.apply(bridge(), step)
@@ -147,7 +147,7 @@ def test_each_kind_is_opened_and_read_back(switch: Switch, resident: Uplinks, ve
 
 
 def test_trunks_change_while_the_port_lives(switch: Switch, node: Uplinks, veths: Veths) -> None:
-    """The port's rows and number stay; without trunks it carries all VLANs."""
+    """The port keeps its rows and number; without trunks it carries all VLANs."""
     veths.add(NIC)
     node.apply(bridge(), uplink(trunks=(100,)))
     before = switch.port(NIC)["_uuid"], switch.interface(NIC)["ofport"]
@@ -160,7 +160,7 @@ def test_trunks_change_while_the_port_lives(switch: Switch, node: Uplinks, veths
 
 
 def test_offloads_that_break_tcp_are_off_while_it_is_an_uplink(resident: Uplinks, veths: Veths) -> None:
-    """GRO is off as long as the NIC is a system port, CHECK tells when it was turned on, and undo gives back what it was."""
+    """GRO is off while the NIC is a system port, CHECK reports when it was turned on, and undo restores the former value."""
     veths.add(NIC)
     veths.run("ethtool", "-K", NIC, "gro", "on")
     links = SwitchLinks(resident.switch.netns)
@@ -179,7 +179,7 @@ def test_offloads_that_break_tcp_are_off_while_it_is_an_uplink(resident: Uplinks
 
 @pytest.mark.parametrize("kind", ["system", "afxdp"])
 def test_a_nic_made_anew_is_opened_anew(resident: Uplinks, veths: Veths, kind: str) -> None:
-    """A NIC that is another one under the same name is noticed, told and opened again, in two transactions."""
+    """A new NIC under the same name is noticed, reported and opened again, in two transactions."""
     veths.add(NIC)
     step = uplink({"name": NIC, "type": kind})
     resident.apply(bridge(), step)
@@ -196,7 +196,9 @@ def test_a_nic_made_anew_is_opened_anew(resident: Uplinks, veths: Veths, kind: s
 
 
 def test_a_death_between_removing_and_adding_is_repaired(switch: Switch, resident: Uplinks, veths: Veths) -> None:
-    """The port of a NIC that was made anew is lost while it is removed; apply adds it, and undo finds nothing to delete."""
+    """When the process dies after it removed the port of a new NIC, the port is
+    lost; apply adds it, and undo finds nothing to delete.
+    """
     veths.add(NIC)
     step = uplink(trunks=(5,))
     resident.apply(bridge(), step)
@@ -228,7 +230,7 @@ def test_a_nic_of_another_kind_is_opened_anew(switch: Switch, node: Uplinks, vet
 
 
 def test_a_bond_changes_while_it_lives(switch: Switch, node: Uplinks, veths: Veths) -> None:
-    """Mode, delay and members change in place; one member that is missing is told, and without any the bond is refused."""
+    """Mode, delay and members change in place; a missing member is reported, and a bond without any is refused."""
     for name in (NIC, SPARE):
         veths.add(name)
     members = [{"name": name, "type": "system"} for name in (NIC, SPARE)]
@@ -261,7 +263,7 @@ def test_a_bond_changes_while_it_lives(switch: Switch, node: Uplinks, veths: Vet
 
 
 def test_a_bond_of_devices(resident: Uplinks) -> None:
-    """Devices of DPDK are bonded like NICs, and each of them is told to who places pods near them."""
+    """Devices of DPDK are bonded like NICs, and each of them is reported to the consumer that places pods near them."""
     devices = tuple(f"net_null{number}" for number in range(2))
     members = ({"name": f"up-{each}", "type": "dpdk", "devargs": each} for each in devices)
     step = uplink(*members, name="bond1", bond_mode="balance-tcp", lacp="active", rx_queues=2)
@@ -271,7 +273,7 @@ def test_a_bond_of_devices(resident: Uplinks) -> None:
 
 
 def test_a_bond_carries_traffic_and_its_other_member_takes_over(switch: Switch, resident: Uplinks, veths: Veths) -> None:
-    """A pod's frames pass an active-backup bond of two NICs to a bridge outside, and go on after the active one failed."""
+    """A pod's frames pass an active-backup bond of two NICs to a bridge outside, and still do after the active one failed."""
     for name in (NIC, SPARE, "pod"):
         veths.add(name)
     outside, pod = "outside0", veths.pod_end("pod")
@@ -302,7 +304,7 @@ def test_a_bond_carries_traffic_and_its_other_member_takes_over(switch: Switch, 
 
 
 def test_what_others_have_is_refused_and_stays(switch: Switch, node: Uplinks, veths: Veths, port: MakePort) -> None:
-    """A bridge, port or NIC of an administrator, of pods or of another spec is refused by name, byte for byte as it was."""
+    """A bridge, port or NIC of an administrator, of pods or of another spec is refused by name and stays byte for byte."""
     for name in (NIC, SPARE):
         veths.add(name)
     switch.vsctl("add-br", "br-admin", "--", "set", "Bridge", "br-admin", "datapath_type=netdev")
@@ -339,7 +341,10 @@ def test_what_others_have_is_refused_and_stays(switch: Switch, node: Uplinks, ve
 
 
 def test_what_the_switch_cannot_open_is_refused(switch: Switch, node: Uplinks, veths: Veths) -> None:
-    """No such NIC or device, an MTU that the NIC cannot have, too many afxdp ports: refused with the reason; nothing is left."""
+    """A missing NIC or device, an MTU that the NIC cannot have, too many afxdp ports: refused with the reason.
+
+    Nothing is left.
+    """
     veths.add(NIC)
     node.apply(bridge())
     packet = {"name": "packet", "type": "dpdk", "devargs": f"net_af_packet0,iface={NIC}"}
@@ -365,7 +370,7 @@ def test_what_the_switch_cannot_open_is_refused(switch: Switch, node: Uplinks, v
 
 
 def test_a_kind_that_the_switch_lacks_is_refused(switch: Switch, resident: Uplinks, veths: Veths) -> None:
-    """What this ovs-vswitchd says that it is built without, and DPDK that does not run, is refused before anything is written."""
+    """A kind that this ovs-vswitchd is built without, and DPDK that does not run, are refused before anything is written."""
     veths.add(NIC)
     resident.apply(bridge())
     types, null = switch.rows("Open_vSwitch")[0]["iface_types"], {"name": "null", "type": "dpdk", "devargs": "net_null0"}
@@ -384,7 +389,7 @@ def test_a_kind_that_the_switch_lacks_is_refused(switch: Switch, resident: Uplin
 
 
 def test_a_bridge_with_ports_of_others_stays(switch: Switch, node: Uplinks, veths: Veths, port: MakePort) -> None:
-    """Undo names the ports for which the bridge stays, a pod's, a gateway's and an administrator's; without them it goes."""
+    """Undo names the ports for which the bridge stays: a pod's, a gateway's, an administrator's; without them it is removed."""
     veths.add(NIC)
     pods = replace(port(), bridge=BRIDGE, foreign_bridge=True)
     node.apply(bridge(), uplink())
@@ -404,7 +409,7 @@ def test_a_bridge_with_ports_of_others_stays(switch: Switch, node: Uplinks, veth
 
 
 def test_a_pods_port_needs_to_know_that_the_bridge_is_the_nodes(node: Uplinks, port: MakePort) -> None:
-    """A port that was planned when there was no such bridge is not put on it: no rule was asked about the node's bridge."""
+    """A port that was planned before the node's bridge existed is not put on it, because no rule was asked."""
     node.apply(bridge())
     with pytest.raises(Unavailable, match=f"{BRIDGE} belongs to userspace-cni: provider-network net1"):
         attach(node.ports, replace(port(), bridge=BRIDGE), soon())
@@ -424,9 +429,9 @@ def test_rows_of_the_node_are_no_pods(switch: Switch, resident: Uplinks, veths: 
 
 
 def test_two_sessions_at_once_make_one(switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> None:
-    """Bridge and uplink are made once, whichever of four drivers comes first, and deleted by all of them.
+    """Four drivers make bridge and uplink once, and all may delete them.
 
-    No lock of a node attachment keeps them apart here: who meets another in the making of the bridge fails, and comes again.
+    No lock of a node attachment separates them here: a driver that meets another while the bridge is made fails and tries again.
     """
 
     def made(node: Uplinks) -> bool:
@@ -447,7 +452,9 @@ def test_two_sessions_at_once_make_one(switch: Switch, veths: Veths, connect: Ca
 
 
 def test_they_outlive_ovs_vswitchd(own_switch: Switch, connect: Callable[..., PortDriver]) -> None:
-    """Of a killed ovs-vswitchd the rows stay, CHECK names it, nothing is lost; undo works; the next one opens all of it."""
+    """After ovs-vswitchd was killed the rows stay, CHECK names it, nothing is
+    lost, undo works, and the next one opens everything.
+    """
     veths = Veths(own_switch)
     for name in (NIC, SPARE):
         veths.add(name)
@@ -469,7 +476,7 @@ def test_they_outlive_ovs_vswitchd(own_switch: Switch, connect: Callable[..., Po
 
 
 def test_a_lost_one_is_made_again(switch: Switch, resident: Uplinks, veths: Veths) -> None:
-    """Of a bridge or port that another program deleted the driver says so, and apply makes it again."""
+    """When another program deleted bridge or port, the driver says so, and apply makes it again."""
     veths.add(NIC)
     resident.apply(bridge(), uplink())
     switch.vsctl("del-port", NIC)

@@ -13,13 +13,16 @@ from userspace_cni.switch import vswitchd
 
 
 def test_a_living_daemon_answers_with_its_version(switch: Switch) -> None:
-    """Alive, with the words of ovs-appctl version."""
+    """A running daemon is alive and answers with its version, as `ovs-appctl version` does."""
     liveness = vswitchd.ask(switch.ovsdb, switch.rundir)
     assert (liveness.state, liveness.reason) == ("alive", switch.appctl("version").splitlines()[0])
 
 
 def test_a_daemon_dies_and_comes_back(own_switch: Switch) -> None:
-    """Stopped: silent, after half a second; killed: dead at once though its socket is there; restarted: alive."""
+    """A stopped daemon is silent after half a second; a killed one is dead at once though its socket exists.
+
+    A restarted one is alive.
+    """
     own_switch.pause_vswitchd()
     begin = time.monotonic()
     assert vswitchd.ask(own_switch.ovsdb, own_switch.rundir).state == "silent"
@@ -32,7 +35,10 @@ def test_a_daemon_dies_and_comes_back(own_switch: Switch) -> None:
 
 
 def test_without_a_socket_it_depends_on_where_we_looked(switch: Switch, tmp_path: Path) -> None:
-    """No control socket beside the database: dead. In a directory where the database is not: unknown, and so over tcp."""
+    """Without a control socket beside the database the daemon is dead.
+
+    In a directory without the database, and over tcp, it is unknown.
+    """
     assert vswitchd.ask(f"unix:{tmp_path}/db.sock", str(tmp_path)).state == "dead"
     assert vswitchd.ask(switch.ovsdb, str(tmp_path)).state == "unknown"
     assert vswitchd.ask(switch.ovsdb, f"{tmp_path}/missing").state == "unknown"
@@ -41,13 +47,13 @@ def test_without_a_socket_it_depends_on_where_we_looked(switch: Switch, tmp_path
 
 @pytest.mark.parametrize("answer", [b"", b"not json", b'{"id"'])
 def test_nonsense_is_silence(tmp_path: Path, answer: bytes) -> None:
-    """A socket that says nothing usable does not hold us longer than told."""
+    """A socket that answers nonsense counts as silent, and delays the caller no longer than its limit."""
     with Babbler(tmp_path / "ovs-vswitchd.1.ctl", answer):
         assert vswitchd.ask(f"unix:{tmp_path}/db.sock", str(tmp_path), 0.1).state == "silent"
 
 
 def test_one_living_daemon_among_dead_sockets_is_enough(switch: Switch) -> None:
-    """The sockets of earlier, killed daemons do not count."""
+    """Sockets of earlier, killed daemons do not count."""
     stale = switch.dir / "ovs-vswitchd.999999.ctl"
     stale.touch()
     try:
@@ -57,7 +63,7 @@ def test_one_living_daemon_among_dead_sockets_is_enough(switch: Switch) -> None:
 
 
 def test_the_end_of_a_daemon_is_noticed_at_once(own_switch: Switch) -> None:
-    """Who holds a lifeline is told of each daemon's end, once; not of his own letting go."""
+    """The holder of a lifeline is told once when each daemon ends, but not when it releases the lifeline itself."""
     ended: list[bool] = []
     life = vswitchd.DaemonLifeline(own_switch.rundir, lambda: ended.append(True))
     life.hold()
