@@ -1,4 +1,4 @@
-"""What tests of the agent share beside a sandbox and a switch."""
+"""Fixtures of the agent's tests, beside a sandbox and a switch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def other(switch: Switch) -> Iterator[LiveNode]:
 
 @contextmanager
 def node_with_shim(switch: Switch) -> Iterator[LiveNode]:
-    """A node in a directory of its own, whose agent, if it was started, is ended."""
+    """A node in a directory of its own; its agent is stopped at the end, if it was started."""
     with TemporaryDirectory(prefix="uc-") as directory, clean(LiveNode(Path(directory) / "n", switch)) as node:
         assert isinstance(node, LiveNode)
         try:

@@ -23,7 +23,7 @@ class Followed:
         live.settings["USERSPACE_CNI_NETWORK_OBJECTS"] = "true"
 
     def spec(self, name: str = "net1") -> dict[str, Any]:
-        """What the agent says of the provider network, {} for nothing."""
+        """The agent's status of the provider network, {} if it has none."""
         _, body = agent.get(self.live.socket, "/api/v1/network")
         return next((each for each in json.loads(body)["specs"] if each["name"] == name), {})
 
@@ -33,6 +33,6 @@ class Followed:
         return ",".join(link["ifname"] for link in shown for each in link["addr_info"] if each["local"] == ADDRESS)
 
     def trunks(self) -> list[int]:
-        """The VLANs of the uplink, [] also without one."""
+        """The VLANs of the uplink; [] also if there is none."""
         found = [row["trunks"] for row in self.switch.rows("Port") if row["name"] == "nic0"]
         return sorted(each for trunks in found for each in ([trunks] if isinstance(trunks, int) else trunks))

@@ -1,4 +1,4 @@
-"""A node whose agent a test starts, kills and starts again. The plugin in-process is there too, beside the shim."""
+"""A node whose agent a test starts, kills and starts again. Beside the shim it has the plugin as a process."""
 
 from __future__ import annotations
 
@@ -33,11 +33,14 @@ from userspace_cni.node.local_node import LocalNode
 from userspace_cni.shim import BUILT
 
 ENDED_S = 60
-"""How long an agent that was told to end is waited for. Where a verb must not hold up its end, that verb may take longer."""
+"""How long to wait for an agent that was told to end.
+
+A test of a verb that must not delay the end makes that verb take longer.
+"""
 
 
 WITHOUT_API_S = 0.5
-"""How long an agent waits for an API server of which the test knows that it does not answer."""
+"""How long an agent waits for an API server that, as the test knows, does not answer."""
 _LIMITED = (watchdog, agent_service, cleanup, specs, retries, brisk)
 
 
@@ -62,7 +65,7 @@ class LiveNode(Node):
 
     @property
     def log(self) -> Path:
-        """What the agents say, one after the other."""
+        """The log of all agents, one after the other."""
         return self.directory / "agent.log"
 
     @property
@@ -72,7 +75,7 @@ class LiveNode(Node):
 
     @property
     def spool(self) -> Path:
-        """Where the shim leaves DELs."""
+        """The directory into which the shim puts DELs."""
         return self.state / "spool"
 
     @property
@@ -82,13 +85,13 @@ class LiveNode(Node):
         return self._process.pid
 
     def follow(self, api: ApiServer, name: str = "n1") -> None:
-        """The agent reads this server, which calls the node so."""
+        """Make the agent read this server, in which the node has this name."""
         self.settings |= {"USERSPACE_CNI_KUBECONFIG": api.kubeconfig(self.directory), "USERSPACE_CNI_NODE_NAME": name}
 
     def start(self, *, until: str = "", **limits: float) -> LiveNode:
-        """Have an agent that serves. `limits`: constants of `lab.node.brisk`, and of the modules of the agent in `_LIMITED`.
+        """Start an agent that serves. `limits`: constants of `lab.node.brisk`, and of the modules of the agent in `_LIMITED`.
 
-        `until`: it gets SIGKILL when one of its verbs first comes there; see tests.lab.node.inside.
+        `until`: it gets SIGKILL when one of its verbs first comes to that point; see tests.lab.node.inside.
         """
         assert self._process is None
         self._process = server().Process(target=_serve, args=(self.environ, str(self.log), until, limits))
@@ -109,7 +112,7 @@ class LiveNode(Node):
         self.await_death()
 
     def await_death(self) -> None:
-        """Until it has died of SIGKILL."""
+        """Wait until it has died of SIGKILL."""
         assert self.await_end() == -signal.SIGKILL
 
     def ask_to_end(self) -> None:
@@ -122,7 +125,7 @@ class LiveNode(Node):
         return self.await_end()
 
     def await_end(self) -> int:
-        """Its exit code, negative the signal that it died of."""
+        """Its exit code, or the negative number of the signal that it died of."""
         process, self._process = self._process, None
         assert process is not None
         process.join(ENDED_S)
@@ -137,7 +140,7 @@ class LiveNode(Node):
         return code
 
     def close(self) -> None:
-        """End the agent whatever state it is in."""
+        """End the agent, whatever state it is in."""
         if self._process is None:
             return
         with suppress(ProcessLookupError):
@@ -148,13 +151,13 @@ class LiveNode(Node):
     def in_process(
         self, command: str, network: Mapping[str, Any], netns: str = "", container: str = CONTAINER, ifname: str = "net1"
     ) -> CniAnswer:
-        """One call of the plugin in this process, which the agent knows nothing of."""
+        """One call of the plugin in this process, of which the agent knows nothing."""
         return inside.answer(self.variables(command, netns, container, ifname), json.dumps(network).encode(), inside.Trip())
 
     def run_standalone(
         self, command: str, network: Mapping[str, Any], netns: str = "", container: str = CONTAINER, ifname: str = "net1"
     ) -> Call:
-        """One call of the plugin in-process, as a process that leaves nothing to the agent."""
+        """One call of the plugin as a process that never hands it to an agent."""
         environ = self.variables(command, netns, container, ifname, USERSPACE_CNI_HAND_OVER="false")
         return call(self.standalone, command, environ, json.dumps(network).encode())
 
@@ -177,7 +180,7 @@ class LiveNode(Node):
         return status, json.loads(body)
 
     def reconcile(self) -> dict[str, int]:
-        """Have a pass made: what it did."""
+        """Make it do a pass; what the pass did."""
         return agent.reconcile(self.socket)
 
     def metric(self, name: str, **labels: str) -> float:
@@ -185,21 +188,21 @@ class LiveNode(Node):
         return agent.metric(self.socket, f"userspace_cni_{name}", **labels)
 
     def done(self, action: str) -> int:
-        """How often the agent has taken an action of reconciliation."""
+        """How often the agent has done an action of reconciliation."""
         return int(self.metric("reconcile_actions_total", action=action))
 
     def await_done(self, action: str, times: int) -> None:
-        """Until it was taken so often: it is counted when what it has done can be seen already."""
+        """Wait until it was done so often: an action is counted after its effect can be seen."""
         wait_until(lambda: self.done(action) >= times, what=f"'{action}' {times} times")
         assert self.done(action) == times
 
     def tick(self, passes: int = 1) -> None:
-        """Have so many passes of reconciliation made."""
+        """Make it do so many passes of reconciliation."""
         for _ in range(passes):
             self.reconcile()
 
     def spooled(self) -> list[Any]:
-        """Names of the DELs that wait."""
+        """Names of the DELs in the spool."""
         return agent.spooled(self)
 
     def states(self) -> list[str]:
@@ -207,7 +210,7 @@ class LiveNode(Node):
         return [record["state"] for record in stored(self.state, self.directory / "run")]
 
     def is_clean(self) -> bool:
-        """Whether nothing is left of any attachment, nor of any DEL."""
+        """Whether nothing is left of any attachment or DEL."""
         with suppress(FileNotFoundError):  # something has just gone while it was looked for
             return self.leftovers() == {} and self.spooled() == []
         return False
@@ -221,7 +224,7 @@ class LiveNode(Node):
 
 
 class _TrippedDrivers(inside.TrippedDrivers):
-    """The agent's node, dying at a point."""
+    """The agent's node, which dies at a point."""
 
     def __init__(self, point: str, settings: Settings, environ: Mapping[str, str], **options: Any) -> None:
         LocalNode.__init__(self, settings, environ, **options)
@@ -229,7 +232,7 @@ class _TrippedDrivers(inside.TrippedDrivers):
 
 
 def _serve(environ: dict[str, str], log: str, until: str, limits: dict[str, float]) -> None:
-    """In the forked process: be the agent."""
+    """In the forked process: run the agent."""
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     faulthandler.register(signal.SIGUSR2, sys.stderr)
@@ -256,7 +259,7 @@ def request(
 def spool_del(
     node: LiveNode, network: Mapping[str, Any], boottime_ns: int, container: str = CONTAINER, ifname: str = "net1"
 ) -> Path:
-    """A DEL of that moment, as the shim spools it."""
+    """Spool a DEL of that moment, as the shim does."""
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     extra = {"Called-Boot-Id": boot_id, "Called-Boottime-Ns": str(boottime_ns)}
     environ = node.variables("DEL", "", container, ifname)

@@ -1,4 +1,4 @@
-"""A call is served by the agent that it means, or refused by the one that it reaches; never does it reach another's switch."""
+"""A call is served by the agent that it is meant for, or refused by another one; it never reaches another agent's switch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from tests.lab.switch.switch import wait_until
 
 
 def settings(node: LiveNode, *keys: str) -> dict[str, str]:
-    """These settings of a node, as the environment of a call has them."""
+    """These settings of a node, as a call has them in its environment."""
     return {f"USERSPACE_CNI_{key}": node.environ[f"USERSPACE_CNI_{key}"] for key in keys}
 
 
 def test_state_and_run_directory_of_another_agent(live: LiveNode, other: LiveNode, sandbox: str) -> None:
-    """With STATE_DIR and RUN_DIR in its environment the installed file serves a trial: the agent that lives there attaches, and
-    the one that the file was installed for learns nothing. The call says that it goes elsewhere.
+    """With STATE_DIR and RUN_DIR in its environment the installed binary calls the agent of a trial, and the agent that it was
+    installed for is not called.
+
+    The call prints that it goes elsewhere.
     """
     live.start()
     other.start()
@@ -35,8 +37,9 @@ def test_state_and_run_directory_of_another_agent(live: LiveNode, other: LiveNod
 
 
 def test_half_an_environment_is_refused(live: LiveNode, other: LiveNode, sandbox: str) -> None:
-    """When only the records are another's, and the socket is not, the agent says so and names both sides; nothing is attached,
-    and no DEL is taken for done.
+    """When only the state directory is another's, and the socket is not, the agent refuses the call and names both sides.
+
+    Nothing is attached, and no DEL counts as done.
     """
     live.start()
     for verb in ("ADD", "DEL", "STATUS"):
@@ -51,7 +54,7 @@ def test_half_an_environment_is_refused(live: LiveNode, other: LiveNode, sandbox
 
 
 def test_another_spelling_of_the_same_directory(live: LiveNode, sandbox: str) -> None:
-    """A link to the state directory means the same records."""
+    """A link to the state directory counts as the same directory."""
     live.start()
     link = live.directory / "link"
     link.symlink_to(live.state)
@@ -61,8 +64,9 @@ def test_another_spelling_of_the_same_directory(live: LiveNode, sandbox: str) ->
 
 
 def test_a_file_that_was_not_installed_again(live: LiveNode, other: LiveNode, sandbox: str) -> None:
-    """When the agent's state directory is no longer the one that was written into the file, the first call says so: a DEL would
-    one day be spooled where no agent looks.
+    """When the agent's state directory differs from the one written into the binary, the first call says so.
+
+    Otherwise a DEL would one day be spooled where no agent looks.
     """
     live.settings["USERSPACE_CNI_STATE_DIR"] = str(other.state)
     live.start()
@@ -74,8 +78,9 @@ def test_a_file_that_was_not_installed_again(live: LiveNode, other: LiveNode, sa
 
 
 def test_a_second_agent_of_the_same_records(live: LiveNode, sandbox: str) -> None:
-    """An agent with the records of another and locks elsewhere would undo what that one is attaching: it does not start, and
-    names both run directories. What a killed agent had, the next one has.
+    """An agent with the records of another but its own locks would undo what that one attaches: it refuses to start.
+
+    The error names both run directories. After the first agent was killed, the next one gets its records.
     """
     live.start()
     elsewhere = f"{live.directory}/elsewhere"

@@ -1,4 +1,4 @@
-"""Addresses that others add or remove at a NIC that has moved are followed by the agent at once."""
+"""The agent follows at once when others add or remove addresses at a NIC whose addresses have moved."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LAST = "127.0.0.9"
 
 @contextmanager
 def noticed(wire: Wire) -> Iterator[list[tuple[bool, str]]]:
-    """What the kernel tells of IPv4 addresses of the node meanwhile, whether added and which; complete at the end."""
+    """The kernel's notices of IPv4 addresses of the node during the block, as added or removed; complete at the end."""
     found: list[tuple[bool, str]] = []
     with open_switch_netns(wire.node) as netns, netns.do(lambda: NetlinkConnection(ROUTE, IPV4_ADDRESSES)) as notices:
         yield found

@@ -57,7 +57,7 @@ def annotate(api: ApiServer, **values: str) -> None:
 
 
 def test_kube_ovns_addresses(live: LiveNode, sandbox: str, api: ApiServer) -> None:
-    """ADD waits without asking, and the pod, the port and the result have what the controller wrote."""
+    """ADD waits without asking the API server, and the pod, the port and the result have what the controller wrote."""
     pod = pod_on_the_node(api)
     live.start()
     with ThreadPoolExecutor() as threads:
@@ -78,7 +78,7 @@ def test_kube_ovns_addresses(live: LiveNode, sandbox: str, api: ApiServer) -> No
 
 
 def test_addresses_that_never_come(live: LiveNode, sandbox: str, api: ApiServer) -> None:
-    """ADD is told to come again, with the name of what is missing, and leaves nothing."""
+    """ADD answers "try again", names what is missing, and leaves nothing."""
     pod = pod_on_the_node(api)
     live.settings["USERSPACE_CNI_DEADLINE_S"] = "2"
     live.start()
@@ -88,7 +88,7 @@ def test_addresses_that_never_come(live: LiveNode, sandbox: str, api: ApiServer)
 
 
 def test_an_address_outside_its_subnet(live: LiveNode, sandbox: str, api: ApiServer) -> None:
-    """An address that is not in the subnet is one error with annotation and value, and nothing is changed."""
+    """An address outside of the subnet is one error with annotation and value, and nothing changes."""
     pod = pod_on_the_node(api)
     annotate(api, ip_address="10.17.0.7", cidr="10.16.0.0/16")
     live.start()

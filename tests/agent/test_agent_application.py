@@ -1,4 +1,6 @@
-"""A DPDK application at a port: what the agent tells of it, and that it gets its switch back, also when it was killed itself."""
+"""A DPDK application at a port: what the agent reports of it, and that it is
+connected again after the death of the switch or its own.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,18 @@ from tests.lab.kube.pods import MAPPED_DIR, Pod
 from tests.lab.switch.switch import Switch, wait_until
 
 CONNECT_S = 60
-"""After its start the switch takes seconds for the memory of its first connection."""
+"""After its start the switch takes seconds to get the memory for its first connection."""
 
 
 @pytest.fixture(scope="module")
 def switch() -> Iterator[Switch]:
-    """A switch beside which hugepages are left for an application."""
+    """A switch that leaves hugepages for an application."""
     with Switch(environment={"PRIVATE_SWITCH_APP_PAGES": str(MEMORY_MIB // 2)}) as started:
         yield started
 
 
 def is_connected(live: LiveNode) -> bool:
-    """Whether the metrics say that the application is there and has agreed on its features."""
+    """Whether the metrics say that the application is connected and has agreed on its features."""
     port = {"bridge": "br-test", "port": port_of()}
     return live.metric("vhost_connected", **port) == live.metric("vhost_negotiated", **port) == 1
 
@@ -44,7 +46,7 @@ def frames(live: LiveNode) -> int:
 
 
 def test_the_application_gets_its_switch_back(live: LiveNode, sandbox: str) -> None:
-    """Connected, the port is shown so; after a new database, and after a new ovs-vswitchd, frames flow as before."""
+    """A connected port is shown so; after a new database, and after a new ovs-vswitchd, frames flow again."""
     pod, network = Pod(), live.network("1.0.0", ipam=live.host_local())
     volume = live.empty_dir(pod.uid)
     live.start()
@@ -70,13 +72,13 @@ def test_the_application_gets_its_switch_back(live: LiveNode, sandbox: str) -> N
 
 
 def flowing(live: LiveNode) -> bool:
-    """Whether frames of the application arrive now, not only of one before it."""
+    """Whether frames of this application arrive, not only of an earlier one."""
     before = frames(live)
     return bool(before) and wait_until(lambda: frames(live) > before, what="more frames")
 
 
 def test_an_application_that_was_killed_gets_its_network_back(live: LiveNode, sandbox: str) -> None:
-    """Its dead socket is removed as soon as OVS tells of the connection's end, and the next one starts as the first did."""
+    """Its dead socket is removed as soon as OVS reports the end of the connection, and the next application can start."""
     live.settings["USERSPACE_CNI_TICK_S"] = "10000"
     pod, network = Pod(), live.network()
     volume = live.empty_dir(pod.uid)
@@ -98,7 +100,7 @@ def test_an_application_that_was_killed_gets_its_network_back(live: LiveNode, sa
 
 
 def test_a_dead_socket_without_an_agent(live: LiveNode, sandbox: str) -> None:
-    """CHECK and `check` tell it, the reader in the pod removes it before the application starts again, and so does `gc`."""
+    """CHECK and `check` report it; the reader in the pod removes it before the application starts again, and so does `gc`."""
     pod, network = Pod(), live.network()
     volume = live.empty_dir(pod.uid)
     live.start()

@@ -1,4 +1,4 @@
-"""Callers that die, close, stall or send nonsense: an ADD whose result was lost is undone, and no other caller notices."""
+"""Callers that die, close, stall or send nonsense: an ADD whose result was lost is undone, and no other caller is affected."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def connected(live: LiveNode, raw: bytes = b"") -> Iterator[socket.socket]:
 
 
 def attached(live: LiveNode) -> bool:
-    """Whether the record says that all is done."""
+    """Whether the record says that the attachment is complete."""
     return live.states() == ["ready"]
 
 
@@ -51,7 +51,7 @@ def test_shim_is_killed(live: LiveNode, sandbox: str) -> None:
 
 
 def test_nobody_reads_the_shims_output(live: LiveNode, sandbox: str) -> None:
-    """A result that the shim cannot print is undone: by its own DEL, before it ends."""
+    """When the shim cannot print a result, it undoes the ADD by a DEL of its own, before it ends."""
     live.start()
     network = live.network("1.0.0", ipam=live.host_local())
     process = start(live, live.variables("ADD", sandbox), json.dumps(network).encode())
@@ -77,7 +77,7 @@ def full_device() -> Iterator[int]:
 
 
 def test_half_closed(live: LiveNode, sandbox: str) -> None:
-    """A client that shuts its writing side after the request has its answer, and keeps what it asked for."""
+    """A client that closes its writing side after the request still gets its answer, and the attachment stays."""
     live.start()
     with connected(live, request(live, "ADD", live.network(), sandbox)) as peer:
         peer.shutdown(socket.SHUT_WR)
@@ -92,7 +92,7 @@ def test_half_closed(live: LiveNode, sandbox: str) -> None:
 
 @pytest.mark.parametrize("read", [0, 1, 100])
 def test_an_answer_that_is_not_read_to_its_end(live: LiveNode, sandbox: str, read: int) -> None:
-    """A caller that closes with a part of the answer unread did not get the result: the attachment is undone."""
+    """A caller that closes with part of the answer unread has no result: the attachment is undone."""
     live.start()
     with connected(live, request(live, "ADD", live.network(), sandbox)) as peer:
         wait_until(lambda: attached(live), what="a ready record")
@@ -114,7 +114,7 @@ def test_closed_while_the_switch_works(live: LiveNode, sandbox: str) -> None:
 
 
 def test_what_came_after_the_lost_one_is_not_hurt(live: LiveNode, sandbox: str) -> None:
-    """When the loss of an answer shows only after a DEL and a new ADD of the same name, the new attachment stays."""
+    """When the loss of an answer is noticed only after a DEL and a new ADD of the same name, the new attachment stays."""
     live.start()
     network = live.network()
     with connected(live, request(live, "ADD", network, sandbox)):
@@ -133,7 +133,7 @@ def test_what_came_after_the_lost_one_is_not_hurt(live: LiveNode, sandbox: str) 
 
 
 def test_hostile_peers(live: LiveNode, sandbox: str) -> None:
-    """Idle connections, a slow writer, garbage, a flood of headers and another protocol cost no caller of the shim anything."""
+    """Idle connections, a slow writer, garbage, many headers and another protocol do not affect the shim's callers."""
     live.start()
     network = live.network()
     whole = request(live, "ADD", network, sandbox, container(99))
@@ -181,7 +181,7 @@ def test_another_user(live: LiveNode, sandbox: str) -> None:
 
 
 def test_a_del_whose_caller_is_dead_is_served_late(live: LiveNode, sandbox: str) -> None:
-    """A DEL that waits in the agent's socket, its caller dead, does not touch what an ADD attaches after it was called."""
+    """A DEL that waits in the agent's socket, its caller dead, does not undo an ADD that was called after it."""
     live.start()
     stdin = json.dumps(live.network()).encode()
     for _ in range(5):
@@ -201,7 +201,7 @@ def test_a_del_whose_caller_is_dead_is_served_late(live: LiveNode, sandbox: str)
 
 
 def _has_sent(pid: int) -> bool:
-    """Whether the process waits and has a socket: its request is in the kernel then."""
+    """Whether the process waits on a socket: its request is in the kernel then."""
     with suppress(OSError):
         names = [str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()]
         return any(name.startswith("socket:") for name in names) and "poll" in Path(f"/proc/{pid}/wchan").read_text()

@@ -1,4 +1,7 @@
-"""What another program changes of a living attachment is put back by the agent's next pass, and then less and less often."""
+"""The agent's next pass reverts what another program changed of an attachment.
+
+Repeated changes are reverted less and less often.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from tests.lab.switch.switch import Switch, wait_until
 
 RATES = {"ingressRate": 20_000_000, "ingressBurst": 2_000_000, "egressRate": 20_000_000, "egressBurst": 2_000_000}
 PORT, MIRROR = "PORT", "ids"
-"""What stands for the port's name in `WRITTEN`."""
+"""The placeholder for the port's name in `WRITTEN`."""
 WRITTEN = {
     "tag": ("set", "Port", PORT, "tag=9"),
     "no tag": ("clear", "Port", PORT, "tag"),
@@ -59,7 +62,7 @@ def checked(
 
 
 def rows(switch: Switch, port: str) -> list[dict[str, Any]]:
-    """What programs write of a port, its interface, its limit and the mirror."""
+    """The columns that programs write of a port, its interface, its limit and the mirror."""
     kept = {"Port": ("tag", "trunks", "vlan_mode", "external_ids"), "Mirror": ("select_src_port",)}
     kept |= {"Interface": ("type", "options", "mtu_request", "external_ids", "ingress_policing_rate", "ingress_policing_burst")}
     found = [row for table in ("Port", "Interface") for row in switch.rows(table, f"name={port}")]
@@ -68,7 +71,7 @@ def rows(switch: Switch, port: str) -> list[dict[str, Any]]:
 
 
 def test_each_column(live: LiveNode) -> None:
-    """A value that is written or cleared by hand in OVSDB is put back, is told in the log and counted, and CHECK is content."""
+    """A value that was written or cleared by hand in OVSDB is restored, logged and counted, and CHECK passes."""
     switch = switch_of(live)
     live.start()
     with ExitStack() as stack:
@@ -91,7 +94,7 @@ def test_each_column(live: LiveNode) -> None:
 
 
 def test_a_limit_that_is_written(live: LiveNode, sandbox: str) -> None:
-    """Another rate in the row of the limit itself is put back, and is in force."""
+    """Another rate in the limit's own row is reverted, also in the switch."""
     switch, network = switch_of(live), trunked(live)
     live.start()
     result = succeeded(live.run("ADD", network, sandbox))
@@ -104,7 +107,10 @@ def test_a_limit_that_is_written(live: LiveNode, sandbox: str) -> None:
 
 
 def test_two_programs_do_not_fight(live: LiveNode, sandbox: str) -> None:
-    """Who writes a value back at once is left alone for a while: CHECK and the log tell; the next change of it is not hurried."""
+    """A value that another program writes back at once is left alone for a while: CHECK and the log report it.
+
+    A later change of it is not reverted sooner.
+    """
     switch, network = switch_of(live), tagged(live)
     live.start()
     result = succeeded(live.run("ADD", network, sandbox))
@@ -129,7 +135,7 @@ def api(live: LiveNode) -> Iterator[ApiServer]:
 
 
 def test_the_pod_is_told(live: LiveNode, sandbox: str, api: ApiServer) -> None:
-    """By an event that says what differed, and by another one while it is changed again and again."""
+    """An event says what differed, and another one that it is changed again and again."""
     pod = Pod(volume={"emptyDir": {}})
     live.empty_dir(pod.uid)
     pod.create(api)
@@ -153,7 +159,7 @@ def podnet(live: LiveNode) -> dict[str, Any]:
 
 
 def accepting(switch: Switch, _: str, host: str) -> None:
-    """Have the guard let frames pass."""
+    """Make the guard let frames pass."""
     table = re.search(r"table netdev (\S+)", inside(switch.netns, "nft", "list", "ruleset"))
     assert table
     inside(switch.netns, "nft", "add", "rule", "netdev", table[1], host, "accept")
@@ -192,9 +198,9 @@ KERNEL: dict[str, Callable[[Switch, str, str], object]] = {
 
 @pytest.mark.parametrize("what", KERNEL)
 def test_the_kernels_part(live: LiveNode, sandbox: str, what: str) -> None:
-    """A host end, its guard and the pod's limit are put back; CHECK is content, and the pod's end is left as it is.
+    """A host end, its guard and the pod's limit are restored; CHECK passes, and the pod's end is left alone.
 
-    The MTU of a host end is put back by ovs-vswitchd itself.
+    ovs-vswitchd itself restores the MTU of a host end.
     """
     live.start()
     network, kind = podnet(live), what if what in ("guard", "shaper") else "link"
@@ -219,7 +225,9 @@ def test_the_kernels_part(live: LiveNode, sandbox: str, what: str) -> None:
     ids=" ".join,
 )
 def test_what_is_in_the_pod_is_the_pods(live: LiveNode, sandbox: str, argv: tuple[str, ...]) -> None:
-    """Later plugins of a chain, a VM's binding and a VPN change this on purpose: CHECK tells, and no pass changes it."""
+    """Later plugins of a chain, a VM's binding and a VPN change the pod's end
+    on purpose: CHECK reports it, and no pass reverts it.
+    """
     live.start()
     network = podnet(live)
     network["ipam"]["routes"] = [{"dst": "0.0.0.0/0", "gw": "10.56.0.1"}]
@@ -234,7 +242,7 @@ def test_what_is_in_the_pod_is_the_pods(live: LiveNode, sandbox: str, argv: tupl
 
 
 def test_directory_and_device_info(live: LiveNode, sandbox: str) -> None:
-    """The mode of a directory of ours, and a device-info file that was removed or written by others, are put back."""
+    """The mode of a directory of ours is restored, and so is a device-info file that was removed or changed."""
     live.start()
     network = live.network("1.0.0")
     network["host"]["vhost"] |= {"dirmode": "0750"}

@@ -1,4 +1,4 @@
-"""What dies around the agent: ovs-vswitchd, ovsdb-server, the database, the node, records. Running pods get it back."""
+"""What may die around the agent: ovs-vswitchd, ovsdb-server, the database, the node, records. Running pods get it back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def connects(path: Path) -> bool:
 
 
 def rows_of(switch: Switch) -> dict[str, list[dict[str, Any]]]:
-    """What was written into the database, without what the switch made of it and without uuids."""
+    """What programs wrote into the database, without what the switch wrote and without UUIDs."""
     wanted = {"Bridge": OF_BRIDGES, "Port": OF_PORTS, "Interface": OF_INTERFACES}
     return {
         table: sorted(
@@ -59,14 +59,14 @@ def open_ports(switch: Switch) -> list[str]:
 
 
 def forget_record(live: LiveNode, name: str = CONTAINER) -> None:
-    """Lose the attachment's record, as a disk does; the lists of holders stay."""
+    """Remove the attachment's record, as a faulty disk might; the lists of holders stay."""
     [path] = (live.state / "attachments").glob(f"{name}*.json")
     path.unlink()
 
 
 @contextmanager
 def mortal_sandbox(beside: str, name: str = "cni-mortal") -> Iterator[tuple[str, Callable[[], None]]]:
-    """A network namespace in the directory of another one, and what ends it."""
+    """A network namespace in another's directory, and a function that ends it."""
     path = Path(beside).with_name(name)
     path.touch()
     subprocess.run(["unshare", f"--net={path}", "true"], check=True)
@@ -83,7 +83,7 @@ def mortal_sandbox(beside: str, name: str = "cni-mortal") -> Iterator[tuple[str,
 
 
 def sweep_another(live: LiveNode, beside: str) -> None:
-    """Have an attachment that is proven dead swept: whatever else seems dead has been seen so twice, far enough apart."""
+    """Wait until another attachment that is proven dead is swept: then every dead one was seen twice, far enough apart."""
     network, name = live.network(name="another"), container(0xDEAD)
     network["host"]["bridge"]["bridgeName"] = "br-another"
     with mortal_sandbox(beside, "cni-another") as (path, end):
@@ -115,14 +115,14 @@ def in_memory(directory: Path) -> Iterator[None]:
 
 
 def check(live: LiveNode, network: Mapping[str, Any], result: Mapping[str, Any], sandbox: str, name: str, ifname: str) -> bool:
-    """Whether CHECK finds nothing."""
+    """Whether CHECK passes."""
     return live.run("CHECK", {**network, "prevResult": result}, sandbox, name, ifname).status == 0
 
 
 def test_vswitchd_dies(live: LiveNode, sandbox: str) -> None:
-    """STATUS and readyz tell of it; restarted, its client ports come back by themselves, and server sockets are placed again.
+    """STATUS and readyz report it; after a restart, client ports come back by themselves and server sockets are placed again.
 
-    In the default directory by a link, in an emptyDir in memory by a mount.
+    In the default directory they are placed by a link, in an emptyDir in memory by a mount.
     """
     switch, pod = switch_of(live), Pod()
     live.start()
@@ -165,7 +165,7 @@ def test_vswitchd_dies(live: LiveNode, sandbox: str) -> None:
 
 
 def test_vswitchd_restarts_without_an_agent(live: LiveNode, sandbox: str) -> None:
-    """What happened to the switch in the agent's absence is put right at its start."""
+    """An agent that starts repairs what happened to the switch in its absence."""
     live.start()
     succeeded(live.run("ADD", serving(live), sandbox))
     live.kill()
@@ -179,7 +179,7 @@ def test_vswitchd_restarts_without_an_agent(live: LiveNode, sandbox: str) -> Non
 
 
 def every_kind(live: LiveNode) -> list[tuple[dict[str, Any], str, str]]:
-    """Networks of several bridges with every column that a network can ask for, each with a container and an interface."""
+    """Networks of several bridges with every column that a network can set, each with a container and an interface."""
     access, trunk, plain = (live.network("1.0.0", ipam=live.host_local()) for _ in range(3))
     access["host"] |= {"mtu": 1450, "bridge": {"bridgeName": "br-one", "vlanId": 100}}
     trunk["host"] |= {"bridge": {"bridgeName": "br-two", "trunks": [{"id": 10}, {"minID": 20, "maxID": 22}], "vlanMode": "trunk"}}
@@ -197,7 +197,7 @@ def every_kind(live: LiveNode) -> list[tuple[dict[str, Any], str, str]]:
 
 @pytest.mark.parametrize("agent", ["running", "away"])
 def test_database_recreated(live: LiveNode, sandbox: str, agent: str) -> None:
-    """Under an empty database every port comes back on its bridge with the same options, columns and marks."""
+    """After the database was emptied, every port comes back on its bridge with the same options, columns and marks."""
     switch = switch_of(live)
     live.start()
     kinds = every_kind(live)
@@ -223,7 +223,7 @@ def test_database_recreated(live: LiveNode, sandbox: str, agent: str) -> None:
 
 
 def test_an_administrators_bridge_is_awaited(live: LiveNode, sandbox: str) -> None:
-    """Under an empty database a bridge that was not ours is not made; its port comes back with the administrator's."""
+    """A bridge that was not ours is not made in an empty database; its port comes back with the administrator's bridge."""
     switch, theirs, ours = switch_of(live), live.network(), live.network()
     theirs["host"]["bridge"]["bridgeName"] = "br-admin"
     add_bridge(switch, "br-admin")
@@ -245,7 +245,7 @@ def test_an_administrators_bridge_is_awaited(live: LiveNode, sandbox: str) -> No
 
 
 def test_ovsdb_server_stops_and_starts(live: LiveNode, sandbox: str) -> None:
-    """While it is away STATUS says 50, ADD 11, and DEL succeeds by its record; then a session is counted, the DEL finished."""
+    """While it is away STATUS is 50, ADD 11, and DEL succeeds by its record; afterwards a new session finishes the DEL."""
     switch, network = switch_of(live), live.network("1.0.0", ipam=live.host_local())
     live.start()
     for number in (1, 2):
@@ -277,7 +277,7 @@ def test_ovsdb_server_stops_and_starts(live: LiveNode, sandbox: str) -> None:
 
 
 def test_started_before_the_database(live: LiveNode, sandbox: str) -> None:
-    """An agent that finds no OVSDB serves all the same: DEL succeeds, and its rest is done when OVSDB comes."""
+    """An agent that finds no OVSDB serves all the same: DEL succeeds, and is finished when OVSDB comes."""
     switch, network = switch_of(live), live.network("1.0.0", ipam=live.host_local())
     live.start()
     for number in (1, 2):
@@ -306,7 +306,7 @@ def test_started_before_the_database(live: LiveNode, sandbox: str) -> None:
 
 @pytest.mark.parametrize("mode", ["client", "server"])
 def test_reboot(live: LiveNode, sandbox: str, mode: str) -> None:
-    """What an earlier boot made is removed at the agent's start: rows and records are there, mounts and sockets are not."""
+    """An agent's start removes what an earlier boot made, of which rows and records exist, but no mounts and sockets."""
     network = live.network("1.0.0", ipam=live.host_local())
     network["host"]["vhost"]["mode"] = mode
     live.start()
@@ -330,7 +330,7 @@ def test_reboot(live: LiveNode, sandbox: str, mode: str) -> None:
 
 
 def test_sandbox_is_gone(live: LiveNode, sandbox: str) -> None:
-    """An attachment whose DEL never comes is removed when its namespace was seen to be gone twice, and none is while it lives."""
+    """An attachment whose DEL never comes is removed when its namespace was missing twice, and no other one."""
     live.start()
     network = live.network("1.0.0", ipam=live.host_local())
     with mortal_sandbox(sandbox) as (path, end):
@@ -347,7 +347,7 @@ def test_sandbox_is_gone(live: LiveNode, sandbox: str) -> None:
 
 
 def test_one_look_is_not_enough(live: LiveNode, sandbox: str) -> None:
-    """However often a pass is asked for, an attachment that was not seen dead half a tick ago is kept."""
+    """However often a pass is asked for, an attachment stays that was not seen dead half a tick ago."""
     live.settings["USERSPACE_CNI_TICK_S"] = "1000"
     live.start()
     with mortal_sandbox(sandbox) as (path, end):
@@ -360,7 +360,7 @@ def test_one_look_is_not_enough(live: LiveNode, sandbox: str) -> None:
 
 
 def test_pod_is_there_still(live: LiveNode, sandbox: str) -> None:
-    """A pod whose directory the kubelet has keeps its ports though its namespace is gone; both gone, they go."""
+    """A pod whose namespace is gone keeps its ports while the kubelet has its directory; without both they are removed."""
     live.start()
     pod = Pod()
     live.empty_dir(pod.uid)
@@ -375,7 +375,7 @@ def test_pod_is_there_still(live: LiveNode, sandbox: str) -> None:
 
 
 def test_the_pod_has_another_sandbox(live: LiveNode, sandbox: str) -> None:
-    """A runtime that lost what it knew of a sandbox sends no DEL for it: it goes, though its pod lives on in the next one."""
+    """A runtime that forgot a sandbox sends no DEL for it: its attachment is removed though the pod lives on in another one."""
     live.start()
     pod = Pod()
     live.empty_dir(pod.uid)
@@ -392,10 +392,10 @@ def test_the_pod_has_another_sandbox(live: LiveNode, sandbox: str) -> None:
 
 
 def test_a_gone_sandbox_does_not_keep_its_pod(live: LiveNode, sandbox: str) -> None:
-    """Across devices our mount keeps the kubelet from removing the volume, and only that tells that the pod is gone.
+    """Our mount keeps the kubelet from removing a volume on another device, and only the volume's end shows that the pod is gone.
 
-    Of an attachment whose namespace was seen to be gone twice the mounts go first; record, port and lease go with the pod, if
-    no other sandbox of it has the interface. What such a one needs stays.
+    So when a namespace was missing twice, the mounts go first; record, port and lease go with the pod, if no other sandbox of it
+    has the interface. What that one needs stays.
     """
     live.settings["USERSPACE_CNI_TICK_S"] = "10000"
     live.settings["USERSPACE_CNI_MOUNT_POD_DIRS"] = "always"
@@ -434,7 +434,7 @@ def test_a_gone_sandbox_does_not_keep_its_pod(live: LiveNode, sandbox: str) -> N
 
 @pytest.mark.parametrize("mode", ["client", "server"])
 def test_record_is_lost(live: LiveNode, sandbox: str, mode: str) -> None:
-    """With a living sandbox the port stays; when the sandbox has gone too, port, directory, mount and socket go."""
+    """While the sandbox lives the port stays; when the sandbox is gone, too, port, directory, mount and socket are removed."""
     live.start()
     network = live.network()
     network["host"]["vhost"]["mode"] = mode
@@ -452,7 +452,7 @@ def test_record_is_lost(live: LiveNode, sandbox: str, mode: str) -> None:
 
 
 def test_torn_record(live: LiveNode, sandbox: str) -> None:
-    """A record that cannot be read is put aside, its port stays with the sandbox, and the runtime's DEL removes it."""
+    """A record that cannot be read is moved aside, its port stays with the sandbox, and the runtime's DEL removes it."""
     live.start()
     succeeded(live.run("ADD", live.network(), sandbox))
     before = row_of(live)
@@ -467,7 +467,7 @@ def test_torn_record(live: LiveNode, sandbox: str) -> None:
 
 
 def test_ports_of_others(live: LiveNode, sandbox: str) -> None:
-    """Unmarked ports, those of another store and an administrator's bridge are not touched by any pass, nor by a restart."""
+    """Unmarked ports, another store's, and an administrator's bridge are not changed by any pass or restart."""
     switch = switch_of(live)
     live.start()
     network = live.network()
@@ -492,7 +492,7 @@ def test_ports_of_others(live: LiveNode, sandbox: str) -> None:
 
 
 def test_a_port_somebody_deleted(live: LiveNode, sandbox: str) -> None:
-    """A port that was removed by hand comes back as it was, with its mount, also when both are gone."""
+    """A port that was removed by hand is made again, with its mount if that is gone, too."""
     live.start()
     switch, network = switch_of(live), live.network()
     network["host"]["bridge"] |= {"vlanId": 5}

@@ -1,4 +1,4 @@
-"""The device plugin, as the kubelet meets it: what it is told of bridges, and what comes back after which death."""
+"""The device plugin as the kubelet sees it: what it reports of bridges, and what comes back after which death."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def switch() -> Iterator[Switch]:
 
 @pytest.fixture
 def kubelet(live: LiveNode) -> Iterator[Kubelet]:
-    """The node's kubelet, not started yet, to which an agent will offer two devices of each bridge, br-dev among them."""
+    """The node's kubelet, not started yet, to which an agent will offer two devices for each bridge, br-dev among them."""
     live.settings["USERSPACE_CNI_DEVICES_PER_BRIDGE"] = "2"
     make(live, "br-dev")
     kubelet = Kubelet(live.kubelet)
@@ -39,12 +39,15 @@ def make(live: LiveNode, bridge: str, datapath: str = "netdev") -> None:
 
 
 def said(live: LiveNode, text: str) -> int:
-    """How often the agent's log says it."""
+    """How often the agent's log has it."""
     return live.log.read_text().count(text)
 
 
 def test_which_bridges_have_devices(live: LiveNode, kubelet: Kubelet, sandbox: str) -> None:
-    """An administrator's netdev bridges do; not ours, not the kernel's, nor one whose name no resource can have, told once."""
+    """An administrator's netdev bridges have devices; ours, the kernel's, and one whose name no resource can have do not.
+
+    The log says so once.
+    """
     for bridge, datapath in (("br-dev_", "netdev"), ("br-kernel", "system"), ("br-b.2", "netdev")):
         make(live, bridge, datapath)
     kubelet.start()
@@ -64,7 +67,7 @@ def test_which_bridges_have_devices(live: LiveNode, kubelet: Kubelet, sandbox: s
 
 
 def test_devices_do_not_wait_for_the_api_server(live: LiveNode, kubelet: Kubelet, sandbox: str) -> None:
-    """A new agent, as after a boot, offers its devices and allocates them while the API server is awaited; the ADD waits, too."""
+    """A new agent, as after a boot, offers and allocates devices while it waits for the API server; only ADD waits."""
     with ApiServer() as api, ThreadPoolExecutor() as threads:
         live.follow(api)
         api.faults.append(Fault("LIST", status=503))
@@ -82,7 +85,10 @@ def test_devices_do_not_wait_for_the_api_server(live: LiveNode, kubelet: Kubelet
 
 
 def test_health_follows_the_datapath(live: LiveNode, kubelet: Kubelet) -> None:
-    """Devices are unhealthy while ovs-vswitchd is dead; a removed bridge's become so and are withdrawn until it is back."""
+    """Devices are unhealthy while ovs-vswitchd is dead.
+
+    Those of a removed bridge become so and are withdrawn until it is back.
+    """
     switch = switch_of(live)
     kubelet.start()
     live.start()
@@ -106,7 +112,7 @@ def test_health_follows_the_datapath(live: LiveNode, kubelet: Kubelet) -> None:
 
 
 def test_a_kubelet_that_comes_late_and_goes(live: LiveNode, kubelet: Kubelet) -> None:
-    """An agent is ready without a kubelet; each kubelet that comes, or is restarted, gets the devices once."""
+    """An agent is ready without a kubelet; each kubelet that starts or restarts gets the devices once."""
     live.start()
     wait_until(lambda: said(live, "the agent waits for it") == 1, what="a line")
     assert live.page("/readyz")[0] == 200
@@ -121,7 +127,7 @@ def test_a_kubelet_that_comes_late_and_goes(live: LiveNode, kubelet: Kubelet) ->
 
 
 def test_a_kubelet_that_refuses(live: LiveNode, kubelet: Kubelet) -> None:
-    """What it refuses is tried again with growing pauses and told once; the metric counts each."""
+    """A refused registration is tried again after growing pauses and logged once; the metric counts each."""
     kubelet.refuses = "no such version"
     kubelet.start()
     live.start()
@@ -151,7 +157,7 @@ def test_agents_one_after_the_other(live: LiveNode, other: LiveNode, kubelet: Ku
 
 
 def test_the_sockets_are_the_agents_own(live: LiveNode, kubelet: Kubelet) -> None:
-    """An agent that was killed leaves a dead socket, which the next one replaces; one that ends removes its own."""
+    """The next agent replaces the dead socket of a killed one; an agent that ends removes its own."""
     kubelet.start()
     live.start()
     kubelet.await_health(RESOURCE, "Healthy")

@@ -1,4 +1,4 @@
-"""Devices of bridges, as a runtime and a pod meet them: which directory an interface takes, and what comes in between."""
+"""Devices of bridges as a runtime and a pod see them: which directory an interface uses, and what may interfere."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def place_of(live: LiveNode, device: str) -> Path:
 
 
 def seen_by_ovs(live: LiveNode, name: str) -> Path:
-    """The socket that OVS connects to, as it is given it."""
+    """The path of the socket to which OVS connects."""
     return Path(switch_of(live).interface(name)["options"]["vhost-server-path"])
 
 
@@ -71,7 +71,9 @@ def await_ovs(listening: ListeningSocket) -> None:
 
 
 def test_the_directory_of_a_device(live: LiveNode, kubelet: Kubelet, sandbox: str) -> None:
-    """A pod with a device and no volume is attached in the device's directory: OVS connects there, and it stays after DEL."""
+    """A pod with a device and no volume is attached in the device's directory:
+    OVS connects there, and the directory stays after DEL.
+    """
     answer = kubelet.give("blue/app", RESOURCE, "br-dev-1")
     [mount] = answer.mounts
     host = place_of(live, "br-dev-1")
@@ -95,7 +97,10 @@ def test_the_directory_of_a_device(live: LiveNode, kubelet: Kubelet, sandbox: st
 
 
 def test_each_interface_takes_one(live: LiveNode, kubelet: Kubelet, sandbox: str) -> None:
-    """Interfaces of one bridge take the pod's devices in order, none twice, and one too many is refused; DEL frees a device."""
+    """Interfaces of one bridge take the pod's devices in order, each once; one interface too many is refused.
+
+    DEL frees a device.
+    """
     kubelet.give("blue/app", RESOURCE, "br-dev-2", "br-dev-0")
     for ifname, device in (("net1", "br-dev-0"), ("net2", "br-dev-2")):
         succeeded(live.run("ADD", on(live), sandbox, ifname=ifname, CNI_ARGS=POD.args))
@@ -107,7 +112,7 @@ def test_each_interface_takes_one(live: LiveNode, kubelet: Kubelet, sandbox: str
 
 
 def test_whose_device_it_is(live: LiveNode, kubelet: Kubelet, sandbox: str) -> None:
-    """A network's deviceID leads to a device of this very pod and bridge, and to no other; another plugin's means nothing."""
+    """A network's deviceID means a device of this pod and bridge, and of no other; another plugin's ID is ignored."""
     kubelet.give("blue/app", RESOURCE, "br-dev-0", "br-dev-1")
     kubelet.give("red/app", RESOURCE, "br-dev-2")
     kubelet.pods["blue/app"] = {**kubelet.pods["blue/app"], "example.com/nic": ("0000:03:02.0",)}
@@ -128,7 +133,10 @@ def test_whose_device_it_is(live: LiveNode, kubelet: Kubelet, sandbox: str) -> N
 
 
 def test_only_as_a_client(live: LiveNode, kubelet: Kubelet, sandbox: str) -> None:
-    """A network that makes OVS the server is refused for a device, with the reason; a pod's volume comes before its device."""
+    """A device is refused, with the reason, in a network that makes OVS the server.
+
+    A pod's volume takes precedence over its device.
+    """
     kubelet.give("blue/app", RESOURCE, "br-dev-0")
     network = on(live)
     network["host"]["vhost"] = {"mode": "server"}
@@ -151,7 +159,7 @@ def hung(live: LiveNode) -> Iterator[None]:
 
 
 def test_the_kubelets_word_is_awaited(live: LiveNode, kubelet: Kubelet, sandbox: str) -> None:
-    """While the kubelet does not answer, a pod without a volume is told to try again; with its answer it is attached."""
+    """While the kubelet does not answer, ADD for a pod without a volume is "try again"; with its answer the pod is attached."""
     kubelet.give("blue/app", RESOURCE, "br-dev-0")
     kubelet.kill()
     for network in (on(live), asking(live, "br-dev-0")):
@@ -164,7 +172,9 @@ def test_the_kubelets_word_is_awaited(live: LiveNode, kubelet: Kubelet, sandbox:
 
 
 def test_a_device_whose_former_pod_is_not_detached(live: LiveNode, kubelet: Kubelet, sandbox: str) -> None:
-    """The next pod gets a directory of its own: the former pod's port stays in the old one, and its DEL changes nothing here."""
+    """The device's next pod gets a directory of its own: the former pod's port
+    stays in the old one, and its DEL changes nothing here.
+    """
     kubelet.give("blue/app", RESOURCE, "br-dev-0")
     former, later = container(1), container(2)
     succeeded(live.run("ADD", on(live), sandbox, former, CNI_ARGS=POD.args))
@@ -186,7 +196,7 @@ def test_a_device_whose_former_pod_is_not_detached(live: LiveNode, kubelet: Kube
 
 
 def test_a_mount_that_is_lost_after_its_device_went_on(live: LiveNode, kubelet: Kubelet, sandbox: str) -> None:
-    """The former pod's port is never led into the directory of the pod that has the device now; its DEL succeeds."""
+    """The former pod's port never gets into the directory of the pod that has the device now; its DEL succeeds."""
     kubelet.give("blue/app", RESOURCE, "br-dev-0")
     succeeded(live.run("ADD", on(live), sandbox, CNI_ARGS=POD.args))
     mount = seen_by_ovs(live, port_of()).parent
@@ -200,8 +210,10 @@ def test_a_mount_that_is_lost_after_its_device_went_on(live: LiveNode, kubelet: 
 
 
 def test_a_directory_outlives_agent_and_kubelet(live: LiveNode, kubelet: Kubelet, sandbox: str) -> None:
-    """Neither the agent's death after it answered, nor the kubelet's, changes the directory that a container has; a reboot's loss
-    of it is made good by the next ADD."""
+    """The directory of a container survives the death of the agent that gave it and of the kubelet.
+
+    If a reboot removes it, the next ADD makes it again.
+    """
     kubelet.give("blue/app", RESOURCE, "br-dev-0")
     host = place_of(live, "br-dev-0")
     (host / "kept").touch()
@@ -219,7 +231,7 @@ def test_a_directory_outlives_agent_and_kubelet(live: LiveNode, kubelet: Kubelet
 
 
 def test_what_the_pod_is_told(live: LiveNode, kubelet: Kubelet, sandbox: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Annotations, device-info and the reader of the annotations name each socket where its device is in the container."""
+    """Annotations, device-info and the reader of the annotations have each socket's path in the container."""
     kubelet.give("blue/app", RESOURCE, "br-dev-0", "br-dev-1")
     info = live.device_info / "cni" / "blue-net"
     asked = {**asking(live, "br-dev-1"), "runtimeConfig": {"CNIDeviceInfoFile": str(info), "deviceID": "br-dev-1"}}
@@ -245,13 +257,13 @@ def test_what_the_pod_is_told(live: LiveNode, kubelet: Kubelet, sandbox: str, ca
 
 
 def result_of(live: LiveNode, sandbox: str, ifname: str) -> dict[str, Any]:
-    """What a runtime keeps of an ADD."""
+    """The result of an ADD as a runtime keeps it."""
     interface = {"name": ifname, "mac": "02:00:00:00:00:01", "sandbox": sandbox}
     return {"cniVersion": "1.1.0", "interfaces": [interface]}
 
 
 def test_the_reader_without_annotations(live: LiveNode, kubelet: Kubelet, sandbox: str, tmp_path: Path) -> None:
-    """Where no annotations are written the file beside each socket tells of it, and the reader finds those of all devices."""
+    """Without annotations, the file beside each socket describes it, and the reader finds the files of all devices."""
     kubelet.give("blue/app", RESOURCE, "br-dev-0", "br-dev-1")
     for ifname in ("net1", "net2"):
         succeeded(live.run("ADD", on(live), sandbox, ifname=ifname, CNI_ARGS=POD.args))
@@ -265,7 +277,7 @@ def test_the_reader_without_annotations(live: LiveNode, kubelet: Kubelet, sandbo
 
 
 def test_an_agent_without_devices_pays_nothing(live: LiveNode, sandbox: str) -> None:
-    """Without the setting no gRPC is loaded, the kubelet is not asked, and a deviceID means nothing."""
+    """Without the setting no gRPC is imported, the kubelet is not asked, and a deviceID is ignored."""
     live.start()
     added = succeeded(live.run("ADD", asking(live, "x-0", "br-test"), sandbox, CNI_ARGS=POD.args))
     assert added["interfaces"][0]["name"] == "net1"

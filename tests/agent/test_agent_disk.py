@@ -1,4 +1,4 @@
-"""The state directory takes no writes: what a DEL has promised is kept, and nothing that it removed is made again."""
+"""While the state directory cannot be written, a DEL keeps its promise, and nothing that it removed is made again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def network_of(live: LiveNode, mode: str) -> dict[str, Any]:
 
 
 def without_state_disk(live: LiveNode) -> dict[str, list[str]]:
-    """What is left; the small disk itself is no mount of an attachment."""
+    """What is left, without the small disk itself."""
     found = live.leftovers()
     found["mounts"] = [point for point in found.get("mounts", []) if point != str(live.state)]
     return {kind: items for kind, items in found.items() if items}
@@ -36,7 +36,10 @@ def without_state_disk(live: LiveNode) -> dict[str, list[str]]:
 @pytest.mark.parametrize("mode", ["client", "server"])
 @pytest.mark.parametrize("shared", [False, True], ids=["alone", "beside another"])
 def test_del_on_a_full_disk_while_ovsdb_is_away(live: LiveNode, sandbox: str, mode: str, shared: bool) -> None:
-    """What DEL removed is not made again, full disk or not, and the rest goes when it can; the pod's other interface lives on."""
+    """What DEL removed is not made again, with a full disk or not, and the rest follows later.
+
+    The pod's other interface stays.
+    """
     network, switch, pod = network_of(live, mode), switch_of(live), Pod()
     live.empty_dir(pod.uid)
     with small_disk(live.state) as filler:
@@ -67,7 +70,7 @@ def test_del_on_a_full_disk_while_ovsdb_is_away(live: LiveNode, sandbox: str, mo
 
 @pytest.mark.parametrize("survives", [True, False], ids=["agent survives", "agent is killed"])
 def test_del_in_a_directory_that_takes_no_writes(live: LiveNode, sandbox: str, survives: bool) -> None:
-    """DEL answers 11, for its record stays, and no pass attaches again what it removed; the next DEL ends it."""
+    """DEL answers 11 because its record stays, and no pass attaches again what it removed; the next DEL finishes."""
     network, switch, pod = network_of(live, "client"), switch_of(live), Pod()
     live.empty_dir(pod.uid)
     live.start()
@@ -87,7 +90,7 @@ def test_del_in_a_directory_that_takes_no_writes(live: LiveNode, sandbox: str, s
 
 @pytest.mark.parametrize("closed", ["run", "run/live"])
 def test_what_cannot_be_marked_is_not_touched(live: LiveNode, sandbox: str, closed: str) -> None:
-    """Neither state nor run directory takes writes: DEL answers 11 and has undone nothing, so that nothing is half there."""
+    """When neither state nor run directory can be written, DEL answers 11 and undoes nothing, so that nothing is half undone."""
     network = network_of(live, "client")
     live.start()
     succeeded(live.run("ADD", network, sandbox))
@@ -102,7 +105,7 @@ def test_what_cannot_be_marked_is_not_touched(live: LiveNode, sandbox: str, clos
 
 
 def test_states_that_were_opened_to_others(live: LiveNode, sandbox: str) -> None:
-    """The directory of the states is known as ours whatever its mode: it is closed again, and no verb fails of it."""
+    """The directory of the states counts as ours with any mode: it is closed again, and no verb fails because of it."""
     network = network_of(live, "client")
     live.start()
     succeeded(live.run("ADD", network, sandbox))
@@ -119,7 +122,7 @@ def test_states_that_were_opened_to_others(live: LiveNode, sandbox: str) -> None
 
 
 def test_state_of_an_earlier_attachment_of_that_name(live: LiveNode, sandbox: str) -> None:
-    """A state that was left behind says nothing about a later attachment of the same container and interface."""
+    """A state file that was left behind does not apply to a later attachment of the same container and interface."""
     network = network_of(live, "client")
     live.start()
     succeeded(live.run("ADD", network, sandbox))
@@ -137,7 +140,7 @@ def test_state_of_an_earlier_attachment_of_that_name(live: LiveNode, sandbox: st
 
 
 def test_states_that_are_lost(live: LiveNode, sandbox: str) -> None:
-    """A run directory that is emptied under a living pod costs it nothing: doubt keeps, and DEL removes it all."""
+    """When the run directory is emptied, a living pod loses nothing: what is doubtful stays, and DEL removes it all."""
     network = network_of(live, "client")
     live.start()
     succeeded(live.run("ADD", network, sandbox))

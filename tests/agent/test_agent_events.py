@@ -1,4 +1,4 @@
-"""What a pod is told of its network by Events: refused ADDs, ignored keys, ports that fail later; each once, whatever dies."""
+"""Events about a pod's network: refused ADDs, ignored keys, ports that fail later; each is made once, whatever dies."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def api(live: LiveNode) -> Iterator[ApiServer]:
 
 
 def events(api: ApiServer, *reasons: str) -> dict[str, dict[str, Any]]:
-    """The Events of pod `app`, as soon as there is one of each of these reasons."""
+    """The Events of pod `app`, as soon as each of these reasons has one."""
     wait_until(lambda: set(reasons) <= set(api.events.of("app")), what=f"{reasons}")
     return api.events.of("app")
 
 
 def test_a_pod_without_a_place(live: LiveNode, sandbox: str, api: ApiServer) -> None:
-    """A hundred retries of its ADD are refused, leave nothing, and are one Event; the next agent goes on with it."""
+    """A hundred retries of its ADD are refused, leave nothing, and are one Event, which the next agent continues."""
     pod = Pod()
     pod.create(api)
     live.start()
@@ -99,7 +99,7 @@ def test_an_allocated_device_is_a_place(live: LiveNode, sandbox: str, api: ApiSe
 
 
 def test_not_required(live: LiveNode, sandbox: str, api: ApiServer) -> None:
-    """With `require_volume` false the pod is attached in the default directory, and told that it does not see it."""
+    """With `require_volume` false the pod is attached in the default directory, and an Event says that it does not see that."""
     live.settings["USERSPACE_CNI_REQUIRE_VOLUME"] = "false"
     pod = Pod()
     pod.create(api)
@@ -111,7 +111,7 @@ def test_not_required(live: LiveNode, sandbox: str, api: ApiServer) -> None:
 
 
 def test_a_call_without_a_pod(live: LiveNode, sandbox: str, api: ApiServer) -> None:
-    """It is never refused for its place, and makes no Event; nor does a VM's pod, whose place is the launcher's volume."""
+    """It is never refused for its place, and makes no Event; neither is a VM's pod, whose place is the launcher's volume."""
     live.start()
     succeeded(live.run("ADD", live.network(), sandbox))
     succeeded(live.run("DEL", live.network(), sandbox))
@@ -126,7 +126,7 @@ def test_a_call_without_a_pod(live: LiveNode, sandbox: str, api: ApiServer) -> N
 
 
 def test_reasons_of_an_add(live: LiveNode, sandbox: str, api: ApiServer) -> None:
-    """Each thing that is wrong with pod or network has its own Event; what is no fault of theirs has none."""
+    """Each fault of pod or network has its own Event; other causes have none."""
     rules = '[[rule]]\nnamespaces = ["default"]\nbridges = ["br-test"]\n'
     Path(live.environ["USERSPACE_CNI_CONFIG"]).write_text(rules)
     pod = Pod(volume={"emptyDir": {}})
@@ -156,7 +156,7 @@ def test_reasons_of_an_add(live: LiveNode, sandbox: str, api: ApiServer) -> None
 
 
 def test_a_port_that_is_lost(live: LiveNode, sandbox: str, api: ApiServer) -> None:
-    """The pod is told when its port was lost and is there again, and when its port cannot be made again."""
+    """An Event says that a lost port was made again, and another one that a port cannot be made again."""
     pod = Pod(volume={"emptyDir": {}})
     live.empty_dir(pod.uid)
     pod.create(api)
@@ -181,7 +181,7 @@ def test_a_port_that_is_lost(live: LiveNode, sandbox: str, api: ApiServer) -> No
 
 
 def test_a_static_pod(live: LiveNode, sandbox: str, api: ApiServer) -> None:
-    """Of a static pod the Event has the UID that the node knows, by which `kubectl describe` looks for it."""
+    """The Event of a static pod has the UID that the node knows, by which `kubectl describe` looks for it."""
     pod = Pod(uid="0123456789abcdef0123456789abcdef")
     manifest = json.loads(json.dumps(pod.manifest()))
     manifest["metadata"] |= {"uid": "of-the-mirror", "annotations": {"kubernetes.io/config.mirror": pod.uid}}
@@ -192,7 +192,7 @@ def test_a_static_pod(live: LiveNode, sandbox: str, api: ApiServer) -> None:
 
 
 def test_a_runtime_that_sends_no_uid(live: LiveNode, sandbox: str, api: ApiServer) -> None:
-    """The Event has the UID of the pod of that name which the watch knows."""
+    """The Event has the UID that the watch has for the pod of that name."""
     pod = Pod()
     api.add_pod({**pod.manifest(), "spec": {"nodeName": "n1", "containers": [{"name": "app"}]}})
     live.start()
@@ -203,7 +203,7 @@ def test_a_runtime_that_sends_no_uid(live: LiveNode, sandbox: str, api: ApiServe
 
 @pytest.mark.parametrize("fault", [Fault("EVENT", status=403), Fault("EVENT", hang=60.0)], ids=["403", "hangs"])
 def test_events_never_hold_up_a_verb(live: LiveNode, sandbox: str, api: ApiServer, fault: Fault) -> None:
-    """Verbs end, and the agent does, while no Event can be made; what is refused is counted, and said once."""
+    """While no Event can be made, verbs and the agent's end are not delayed; refused Events are counted, and logged once."""
     api.faults.append(dataclasses.replace(fault))
     pod = Pod()
     pod.create(api)

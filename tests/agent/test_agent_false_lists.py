@@ -1,4 +1,4 @@
-"""Lists of the API that are answered 200 and are not the truth, and what a node loses by them: nothing."""
+"""Lists of the API that are answered 200 and are untrue take nothing from a node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SUBNETS = "subnets.userspace-cni.io"
 FOLLOWED = (NETWORKS, "vlans.userspace-cni.io", SUBNETS, "nodes")
 FALSE = {**LACKING, "of another kind": NO_LISTS["of another kind"]}
 TWO_LISTS_S = 60.0
-"""Seconds in which what is really gone goes, where no event tells of it."""
+"""Seconds within which what is really gone is removed, when no event says so."""
 
 
 class Uplink(Followed):
@@ -38,18 +38,21 @@ class Uplink(Followed):
         return {title: sum(f"/{title.partition('.')[0]}?" in path for path in paths) for title in FOLLOWED}
 
     def have_been_listed_twice(self, before: dict[str, int]) -> bool:
-        """Whether each kind was since then: falsely, and truly. There is no Subnet, so a list that lacks all is believed."""
+        """Whether each kind was listed since then: falsely, and truly.
+
+        There is no Subnet, so an empty list of them is believed.
+        """
         return all(times >= before[title] + (1 if title == SUBNETS else 2) for title, times in self.lists().items())
 
     def list_falsely_everywhere(self, falsify: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """The next list of each kind is answered so."""
+        """Answer the next list of each kind in this way."""
         for title in FOLLOWED:
             list_falsely(self.api, self.api.objects(title), f"/{title.partition('.')[0]}?", falsify)
 
 
 @pytest.fixture
 def uplink(live: LiveNode) -> Iterator[Uplink]:
-    """It is there; what is left is undone at the end."""
+    """The uplink, ready; what is left is undone at the end."""
     assert live.switch
     with wired(live.switch.netns) as wire, defined_server() as api:
         api.add(node("n1", ADDRESS))
@@ -67,8 +70,10 @@ def uplink(live: LiveNode) -> Iterator[Uplink]:
 
 @pytest.mark.parametrize("falsify", FALSE.values(), ids=list(FALSE))
 def test_a_false_list_takes_nothing_away(uplink: Uplink, falsify: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Of every resource at once, while the agent runs, and as the first that the next agent hears: uplink, addresses and trunk
-    stay until the true lists have come, and after them."""
+    """All kinds are listed falsely, to a running agent and as the first lists of the next one.
+
+    Uplink, addresses and trunk stay until the true lists have come, and after them.
+    """
     api, live = uplink.api, uplink.live
     lists = uplink.lists()
     uplink.list_falsely_everywhere(falsify)
@@ -85,7 +90,7 @@ def test_a_false_list_takes_nothing_away(uplink: Uplink, falsify: Callable[[dict
 
 
 def stays(uplink: Uplink, until: Callable[[], Any]) -> None:
-    """The uplink is as it was in each of many looks, until something is so."""
+    """Assert that the uplink is unchanged at each of many looks, until a condition is true."""
 
     def looked() -> Any:
         assert uplink.state() == ("br-net1", [0, 100])
@@ -95,7 +100,10 @@ def stays(uplink: Uplink, until: Callable[[], Any]) -> None:
 
 
 def test_what_is_gone_goes(uplink: Uplink) -> None:
-    """The last Vlan by its event, and the trunk gets no wider; a ProviderNetwork, deleted without an agent, by two lists."""
+    """The last Vlan goes by its event, and the trunk gets no wider.
+
+    A ProviderNetwork that was deleted without an agent goes by two lists.
+    """
     api, live = uplink.api, uplink.live
     api.objects("vlans.userspace-cni.io").remove("", "blue")
     wait_until(lambda: uplink.state() == ("br-net1", [0]), what="the trunk without it")

@@ -1,4 +1,4 @@
-"""What an agent and its commands say of gateways for which the node forwards, or does not."""
+"""What an agent and its commands report of gateways for which the node forwards, or does not."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class Forwarding:
         return done.returncode, " ".join(done.stdout.split()), " ".join(done.stderr.split())
 
     def known(self) -> dict[str, Any]:
-        """What the agent says, without a trial."""
+        """What the agent reports, without a new trial."""
         _, body = agent.get(self.live.socket, "/api/v1/network")
         found: dict[str, Any] = json.loads(body)
         return found
 
     def passages(self) -> dict[int, str]:
-        """What the agent knows of each version of IP."""
+        """What the agent reports for each IP version."""
         return {each["version"]: each["state"] for each in self.known()["passages"]}
 
     def left(self) -> frozenset[str]:
@@ -67,7 +67,7 @@ class Forwarding:
         return frozenset([*shown, *links, *(line for each in everything(self.live.switch.netns).values() for line in each)])
 
     def stopped_amid(self) -> subprocess.Popen[bytes] | None:
-        """A `gateway status` that stands still while its link is there; None for one that was too fast."""
+        """A `gateway status` that is stopped while its link exists; None for one that was too fast."""
         environ = {**os.environ, **self.live.environ}
         argv = [sys.executable, "-m", "userspace_cni", "gateway", "status"]
         command = subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -100,8 +100,10 @@ def node(live: LiveNode) -> Iterator[Forwarding]:
 
 
 def test_a_gateway_that_holds_and_passes_nothing(node: Forwarding) -> None:
-    """`gateway status` tries at once, names the chain, ends with 1 and never says that the gateway holds; so do page and metric.
-    What has changed is found by the agent itself, too."""
+    """`gateway status` tries at once, names the chain, ends with 1 and never says that the gateway holds.
+
+    Page and metric say the same, and the agent finds changes by itself, too.
+    """
     live = node.live.start()
     wait_until(lambda: node.passages() == {4: "passes", 6: "passes"}, what="the first trial")
     code, told, _ = node.status()
@@ -122,7 +124,7 @@ def test_a_gateway_that_holds_and_passes_nothing(node: Forwarding) -> None:
 
 
 def test_without_an_agent(node: Forwarding) -> None:
-    """The command tries itself. Of a switch that does not answer it says that nothing is known, and not that gateways hold."""
+    """The command makes the trial itself. If the switch does not answer, the result is unknown, and not that gateways hold."""
     live = node.live.start()
     wait_until(lambda: node.known()["specs"] and node.known()["specs"][0]["ready"], what="the gateway")
     live.close()
@@ -134,7 +136,7 @@ def test_without_an_agent(node: Forwarding) -> None:
 
 
 def test_killed_amid_a_trial(node: Forwarding) -> None:
-    """A command that is killed while it tries leaves no link, route or table, and its flow ends by itself."""
+    """A command that is killed during its trial leaves no link, route or table, and its flow expires by itself."""
     live = node.live.start()
     wait_until(lambda: node.known()["specs"] and node.known()["specs"][0]["ready"], what="the gateway")
     live.close()

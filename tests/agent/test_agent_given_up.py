@@ -1,4 +1,4 @@
-"""A port whose application DPDK has met without memory for the connection, and to which it does not connect again by itself."""
+"""A port that DPDK had no memory for when its application connected, and to which it does not connect again by itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.lab.switch.switch import Switch
 
 @pytest.fixture(scope="module")
 def scarce() -> Iterator[tuple[Switch, Path]]:
-    """The module's switch, and the file while which it has no memory for connections."""
+    """The module's switch, and the file: while it exists the switch has no memory for connections."""
     with switch_without_memory() as made:
         yield made
 
@@ -28,7 +28,10 @@ def switch(scarce: tuple[Switch, Path]) -> Switch:
 
 
 def test_the_agent_makes_it_anew(live: LiveNode, sandbox: str, scarce: tuple[Switch, Path]) -> None:
-    """The application's first connection ends at once; it listens on, and has another when the agent has made the port anew."""
+    """The application's first connection ends at once.
+
+    It goes on listening, and is connected when the agent has made the port anew.
+    """
     _, no_memory = scarce
     live.start()
     succeeded(live.run("ADD", live.network(), sandbox))

@@ -1,4 +1,4 @@
-"""A plugin as a process beside a real agent, which serves its calls; whatever happens to either, nothing is left or lost."""
+"""A plugin as a process that hands its calls to a real agent: whatever happens to either, nothing is left or lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.lab.switch.switch import FOR_EVER_S, pause, wait_until
 ITSELF = "this process serves the call itself"
 SERVED = "verb_seconds_count"
 BURST = 20
-"""At once: so many IPAM plugins a busy machine runs within the 42 s for which a caller waits."""
+"""How many calls at once: a busy machine runs so many IPAM plugins within the 42 s for which a caller waits."""
 
 
 def served(live: LiveNode, verb: str) -> float:
@@ -28,7 +28,7 @@ def served(live: LiveNode, verb: str) -> float:
 
 
 def test_every_verb(live: LiveNode, sandbox: str) -> None:
-    """All five are served by the agent; what a runtime is told is what the shim tells it, byte by byte."""
+    """The agent serves all five; the answers are those of the shim, byte by byte."""
     live.start()
     network = live.network()
     first = live.run_handed("ADD", network, sandbox)
@@ -46,7 +46,7 @@ def test_every_verb(live: LiveNode, sandbox: str) -> None:
 
 
 def test_warnings_reach_the_caller(live: LiveNode, sandbox: str) -> None:
-    """What the agent warns of in a call is on the stderr of the process that handed it over, and says which call it was."""
+    """The agent's warnings about a call are on the stderr of the process that handed it over, with the call's name."""
     live.start()
     network = live.network() | {"colour": "blue"}
     call = live.run_handed("ADD", network, sandbox)
@@ -61,7 +61,7 @@ def test_warnings_reach_the_caller(live: LiveNode, sandbox: str) -> None:
 
 
 def test_many_at_once(live: LiveNode, sandbox: str) -> None:
-    """Twenty pods at once, and their ends: the agent serves every one."""
+    """Twenty pods at once, and their DELs: the agent serves every one."""
     live.settings["USERSPACE_CNI_DEADLINE_S"] = str(FOR_EVER_S)  # so many IPAM plugins at once take long on a busy machine
     live.start()
     network = live.network("1.0.0", ipam=live.host_local())
@@ -76,7 +76,10 @@ def test_many_at_once(live: LiveNode, sandbox: str) -> None:
 
 
 def test_without_an_agent(live: LiveNode, sandbox: str) -> None:
-    """Before an agent has started and after one was killed the process attaches and detaches; the next finds nothing wrong."""
+    """Before an agent has started and after one was killed the process attaches and detaches.
+
+    The next agent finds nothing wrong.
+    """
     network = live.network()
     succeeded(live.run_handed("ADD", network, sandbox))
     live.start().kill()
@@ -91,7 +94,7 @@ def test_without_an_agent(live: LiveNode, sandbox: str) -> None:
 
 
 def test_an_agent_of_other_directories(live: LiveNode, other: LiveNode, sandbox: str) -> None:
-    """A process that is led to another's agent by the socket attaches with its own records and locks, as without an agent."""
+    """A process whose socket leads to another's agent attaches with its own records and locks, as without an agent."""
     other.start()
     led = {"USERSPACE_CNI_SOCKET": other.socket}
     call = live.run_handed("ADD", live.network(), sandbox, **led)
@@ -109,7 +112,7 @@ def test_an_agent_of_other_directories(live: LiveNode, other: LiveNode, sandbox:
 
 
 def test_a_link_to_the_directories(live: LiveNode, sandbox: str) -> None:
-    """Another spelling of the agent's directories means the same agent."""
+    """Another path to the agent's directories means the same agent."""
     live.start()
     link = live.directory / "link"
     link.symlink_to(live.directory)
@@ -121,7 +124,10 @@ def test_a_link_to_the_directories(live: LiveNode, sandbox: str) -> None:
 
 
 def test_an_agent_that_is_stopped(live: LiveNode, sandbox: str) -> None:
-    """While an agent has SIGSTOP the process serves; when it goes on it does nothing of what was withdrawn from it."""
+    """While an agent has SIGSTOP the process serves the call itself.
+
+    When the agent continues it does nothing for withdrawn calls.
+    """
     live.start()
     network = live.network()
     pause(live.pid)
@@ -143,7 +149,7 @@ def test_an_agent_that_is_stopped(live: LiveNode, sandbox: str) -> None:
 
 @pytest.mark.parametrize("until", ["before port", "after port", "after writing ready"])
 def test_the_agent_is_killed_amid_add(live: LiveNode, sandbox: str, until: str) -> None:
-    """The ADD is answered with 11, for it may be done; the runtime's DEL, which the process serves, leaves nothing."""
+    """The ADD is answered with 11, because it may be done; the runtime's DEL, which the process serves, leaves nothing."""
     network = live.network("1.0.0", ipam=live.host_local())
     live.start(until=until)
     refused(live.run_handed("ADD", network, sandbox), 11, live.socket)
@@ -171,7 +177,7 @@ def test_the_agent_is_killed_amid_del(live: LiveNode, sandbox: str, until: str) 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_process_is_stopped_amid_add(live: LiveNode, sandbox: str, number: signal.Signals) -> None:
-    """The agent sees the connection's end and undoes the ADD; a runtime that asked for the end is answered with 11."""
+    """The agent sees the end of the connection and undoes the ADD; a runtime that ended the process gets 11."""
     live.start()
     with paused_vswitchd(switch_of(live)):
         process = start(live, live.variables("ADD", sandbox), json.dumps(live.network()).encode(), executable=live.standalone)
@@ -186,7 +192,10 @@ def test_the_process_is_stopped_amid_add(live: LiveNode, sandbox: str, number: s
 
 
 def test_an_agent_that_is_stopping(live: LiveNode, sandbox: str) -> None:
-    """While an agent drains, having taken its socket away, calls are served by the process at once; who had one is answered."""
+    """When an agent drains and has removed its socket, the process serves calls at once.
+
+    Calls that the agent has are answered.
+    """
     live.start()
     delegate = scripted(live)
     with held(delegate, "ADD", answer={"cniVersion": "1.1.0", "ips": [{"address": "10.9.9.9/24"}]}) as running:
@@ -208,7 +217,7 @@ def test_an_agent_that_is_stopping(live: LiveNode, sandbox: str) -> None:
 
 
 def test_an_add_whose_answer_cannot_be_written(live: LiveNode, sandbox: str) -> None:
-    """With a stdout that takes nothing the ADD is undone by the agent."""
+    """When stdout cannot be written, the agent undoes the ADD."""
     live.start()
     with Path("/dev/full").open("wb") as full:
         environ = live.variables("ADD", sandbox)
@@ -219,7 +228,7 @@ def test_an_add_whose_answer_cannot_be_written(live: LiveNode, sandbox: str) -> 
 
 
 def test_another_users_socket(live: LiveNode, sandbox: str) -> None:
-    """What listens as another user is sent nothing: the process serves the call, and names the user."""
+    """Nothing is sent to a listener of another user: the process serves the call, and names the user."""
     for directory in (live.directory.parent, live.directory):
         directory.chmod(0o755)
     place = live.directory / "theirs"
@@ -243,7 +252,7 @@ def test_another_users_socket(live: LiveNode, sandbox: str) -> None:
 
 
 def test_one_container_from_all_sides(live: LiveNode, sandbox: str) -> None:
-    """Of ADDs of one name at once, through the shim, handed over and in-process, exactly one succeeds."""
+    """Of ADDs of one name at once, by the shim, handed over and in-process, exactly one succeeds."""
     live.start()
     network = live.network("1.0.0", ipam=live.host_local())
     ways = [live.run, live.run_handed, live.run_standalone] * 3

@@ -1,4 +1,4 @@
-"""Health over TCP, as a kubelet's probes ask for it."""
+"""Health over TCP, as a kubelet's probes use it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def problems(url: str) -> tuple[int, list[str]]:
 
 
 def test_an_agent_that_works(node: Node) -> None:
-    """It is healthy and ready, and its metrics are not where its health is."""
+    """It is healthy and ready; the port of health does not serve metrics."""
     with probed(node) as url:
         assert problems(f"{url}/healthz") == (200, [])
         assert problems(f"{url}/readyz") == (200, [])
@@ -42,7 +42,7 @@ def test_an_agent_that_works(node: Node) -> None:
 
 
 def test_an_agent_without_a_switch(bare_node: Node) -> None:
-    """It is healthy, so that it is not restarted, and not ready, and says why."""
+    """It is healthy, so that it is not restarted, but not ready, and says why."""
     with probed(bare_node) as url:
         assert problems(f"{url}/healthz") == (200, [])
         status, [problem] = problems(f"{url}/readyz")

@@ -1,4 +1,4 @@
-"""Paths in what an agent in a container says: they are the node's, for its readers are not in the container."""
+"""An agent in a container prints the node's paths, because those who read them are not in the container."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Contained:
     agent: Agent
 
     def command(self, *words: str) -> str:
-        """What a command in the agent's container prints, on both streams."""
+        """The output of a command in the agent's container, on both streams."""
         argv = [*_IN_A_CONTAINER, sys.executable, "-m", "userspace_cni", *words]
         environ = {**os.environ, **self.node.environ, "USERSPACE_CNI_HOST_ROOT": self.root}
         done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60, check=False)
@@ -83,7 +83,7 @@ def no_plugin(it: Contained, sandbox: str) -> str:
 
 
 def file_for_short_dir(it: Contained, sandbox: str) -> str:
-    """ADD, and what the pages and `status` say, while a file is where directories of sockets are to be made."""
+    """ADD, the pages and `status`, while a file is where directories of sockets would be made."""
     shutil.rmtree(it.node.short, ignore_errors=True)
     Path(it.node.short).touch()
     it.agent.start()
@@ -109,7 +109,7 @@ def no_switch(it: Contained, sandbox: str) -> str:
 
 
 def torn_files(it: Contained, sandbox: str) -> str:
-    """A record that cannot be read, a spooled DEL that is none, and a legacy directory that is a file."""
+    """A record that cannot be read, a spooled DEL that is invalid, and a legacy directory that is a file."""
     for directory in ("attachments", "node", "spool", "places"):
         (it.node.state / directory).mkdir(parents=True, exist_ok=True)
     for directory in ("attachments", "node", "places"):
@@ -121,7 +121,7 @@ def torn_files(it: Contained, sandbox: str) -> str:
 
 
 def socket_exchanged(it: Contained, sandbox: str) -> str:
-    """A directory in the place of the agent's socket."""
+    """A directory that replaces the agent's socket."""
     it.agent.start()
     Path(it.agent.socket).unlink()
     Path(it.agent.socket).mkdir()
@@ -162,7 +162,7 @@ FAULTS = [
 def test_the_nodes_paths(node: Node, sandbox: str, fault: Callable[[Contained, str], str]) -> None:
     """Neither log nor answers, pages and commands name a path below the container's mount of the host's root.
 
-    The mount itself is named where the manifest has to change for it.
+    The mount itself is named where the manifest has to be changed.
     """
     with contained(node) as it:
         told = fault(it, sandbox) + (it.agent.log.read_text() if it.agent.log.exists() else "")

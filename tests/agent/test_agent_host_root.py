@@ -1,4 +1,4 @@
-"""The whole agent where a container has it: in a mount namespace of its own, with the host's root somewhere else."""
+"""The whole agent as in a container: in a mount namespace of its own, with the host's root mounted elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UID = "7d1a2c00-0000-4000-8000-000000000001"
 
 @pytest.fixture
 def contained(node: Node, sandbox: str) -> Iterator[Agent]:
-    """An agent that sees the host's root below a directory of its own, and nothing that is mounted later on a private mount."""
+    """An agent that sees the host's root below a directory of its own, and no later mount below a private mount."""
     with TemporaryDirectory(prefix="uc-") as directory, shared_mounts(node.directory.parent):
         seen_at = Path(directory)
         install_shim(node)

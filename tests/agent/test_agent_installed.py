@@ -1,4 +1,4 @@
-"""`status` beside the plugin that is installed: an agent that does not answer is a failure exactly where that plugin needs it."""
+"""`status` and the installed plugin: an agent that does not answer is a failure only if that plugin needs it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def findings(node: LiveNode, code: int = 1, **environ: str) -> list[str]:
 
 
 def test_an_agent_that_the_binary_needs(live: LiveNode) -> None:
-    """With the static binary installed a node without an agent is not well: status says what to do, and ends with 1."""
+    """With the static binary installed and no agent, status says what to do and ends with 1."""
     [finding] = findings(live)
     assert finding.startswith(f"agent: none on this node (no socket {live.socket})")
     assert f"{live.plugin} hands each call to it" in finding
@@ -34,7 +34,7 @@ def test_an_agent_that_the_binary_needs(live: LiveNode) -> None:
 
 
 def test_a_plugin_in_process(live: LiveNode) -> None:
-    """With the plugin in-process installed, or with none, the absence of an agent is no fault, and is told as such."""
+    """With the plugin in-process installed, or none, a missing agent is reported and no failure."""
     for directory, said in ((Path(live.standalone).parent, "runs as a process"), (live.directory / "empty", "none in")):
         assert findings(live, code=0, CNI_PATH=str(directory)) == []
         shown = {line.split()[0]: line for line in cli(live, "status", CNI_PATH=str(directory)).stdout.splitlines()}
@@ -44,7 +44,7 @@ def test_a_plugin_in_process(live: LiveNode) -> None:
 
 
 def test_a_binary_for_another_agent(live: LiveNode, other: LiveNode) -> None:
-    """A binary that was installed for other settings is told with both sides, though both agents are well."""
+    """A binary that was installed for other settings is reported with both sides, though both agents are well."""
     live.start()
     other.start()
     [finding] = findings(live, CNI_PATH=str(other.bin))
@@ -55,7 +55,7 @@ def test_a_binary_for_another_agent(live: LiveNode, other: LiveNode) -> None:
 
 
 def test_a_binary_for_the_same_by_another_name(live: LiveNode) -> None:
-    """Links in the paths of settings are followed: the same directory by another name is the same."""
+    """Links in the settings' paths are followed: another path to the same directory is no difference."""
     link = live.directory / "link"
     link.symlink_to(live.directory)
     live.start()
@@ -64,7 +64,7 @@ def test_a_binary_for_the_same_by_another_name(live: LiveNode) -> None:
 
 
 def test_a_binary_that_cannot_be_executed(live: LiveNode) -> None:
-    """The runtime could not start it: a finding that says what to do."""
+    """A binary that the runtime could not start is a finding, which says what to do."""
     elsewhere = live.directory / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "userspace").write_bytes(Path(live.plugin).read_bytes())
@@ -76,7 +76,7 @@ def test_a_binary_that_cannot_be_executed(live: LiveNode) -> None:
 
 
 def test_files_that_are_no_plugin_of_ours(live: LiveNode) -> None:
-    """Another program of the name, an unreadable or a strange file: told, and nothing is concluded from it."""
+    """Another program of the name, and an unreadable or unknown file, are reported without a conclusion."""
     elsewhere = live.directory / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "userspace").write_bytes(b"\x7fELF" + bytes(100))

@@ -1,4 +1,4 @@
-"""The agent is killed: what it was doing is undone or finished by the next one, and what it had done stays as it is."""
+"""After the agent is killed, the next one undoes or finishes what it was doing, and what it had done stays."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.lab.switch.switch import FOR_EVER_S, wait_until
 
 @pytest.mark.parametrize("mode", ["client", "server"])
 def test_amid_add_in_the_switch(live: LiveNode, sandbox: str, mode: str) -> None:
-    """While the switch works: ADD answers 11, and the next agent removes what there is of it, before the switch goes on too."""
+    """Killed while the switch works: ADD answers 11, and the next agent removes what is there before the switch continues."""
     network = live.network("1.0.0", ipam=live.host_local())
     network["host"]["vhost"]["mode"] = mode
     live.start()
@@ -50,7 +50,7 @@ def test_amid_add_in_the_switch(live: LiveNode, sandbox: str, mode: str) -> None
 
 
 def test_amid_add_in_the_ipam_plugin(live: LiveNode, sandbox: str) -> None:
-    """While the IPAM plugin works: as long as it does its container is left alone, and then the lease is given back."""
+    """Killed while the IPAM plugin works: the container is left alone until that ends, and then the lease is released."""
     delegate = scripted(live)
     network = live.network(ipam=ipam(delegate))
     live.start()
@@ -69,7 +69,7 @@ def test_amid_add_in_the_ipam_plugin(live: LiveNode, sandbox: str) -> None:
 
 @pytest.mark.parametrize("where", ["switch", "ipam"])
 def test_amid_del(live: LiveNode, sandbox: str, where: str) -> None:
-    """DEL succeeds, being spooled, and the next agent brings it to its end."""
+    """The DEL is spooled and succeeds, and the next agent finishes it."""
     delegate = scripted(live)
     network = live.network(ipam=ipam(delegate))
     live.start()
@@ -124,7 +124,7 @@ def test_ports_do_not_notice(live: LiveNode, sandbox: str, how: str) -> None:
 
 @pytest.mark.parametrize("mode", ["client", "server"])
 def test_killed_at_any_point_of_add(live: LiveNode, sandbox: str, mode: str) -> None:
-    """Whichever step a process died before or after, one pass of the agent undoes what it left."""
+    """After a process died before or after any step, one pass of the agent undoes what it left."""
     victim = Victim(live, sandbox, mode)
     live.start(TURN_S=FOR_EVER_S)
     for point in apart(ADD_POINTS[mode]):
@@ -137,7 +137,7 @@ def test_killed_at_any_point_of_add(live: LiveNode, sandbox: str, mode: str) -> 
 
 @pytest.mark.parametrize("mode", ["client", "server"])
 def test_killed_at_any_point_of_del(live: LiveNode, sandbox: str, mode: str) -> None:
-    """Whichever step a process died before or after, one pass of the agent brings the DEL to its end."""
+    """After a process died before or after any step, one pass of the agent finishes the DEL."""
     victim = Victim(live, sandbox, mode)
     live.start(TURN_S=FOR_EVER_S)
     for point in apart(DEL_POINTS[mode]):
@@ -151,7 +151,7 @@ def test_killed_at_any_point_of_del(live: LiveNode, sandbox: str, mode: str) -> 
 
 @pytest.mark.parametrize("verb", ["ADD", "DEL"])
 def test_between_any_two_steps(live: LiveNode, sandbox: str, verb: str) -> None:
-    """Killed at every point of a verb: ADD answers 11 and DEL is spooled, and the next agent leaves nothing of either."""
+    """Killed at any point of a verb: ADD answers 11 and DEL is spooled, and the next agent leaves nothing of either."""
     for mode, point in ADD_CASES if verb == "ADD" else DEL_CASES:
         victim = Victim(live, sandbox, mode)
         if verb == "DEL":
@@ -172,7 +172,7 @@ def test_between_any_two_steps(live: LiveNode, sandbox: str, verb: str) -> None:
 
 
 def test_half_written_files(live: LiveNode, sandbox: str) -> None:
-    """What an agent that was killed amid a write left beside records, lists of holders and DELs is gone after the next start."""
+    """Temporary files of a killed agent beside records, lists of holders and DELs are removed at the next start."""
     live.start()
     succeeded(live.run("ADD", live.network(), sandbox))
     live.kill()
@@ -188,7 +188,7 @@ def test_half_written_files(live: LiveNode, sandbox: str) -> None:
 
 
 def test_amid_many(live: LiveNode, sandbox: str) -> None:
-    """Of twenty ADDs under way none succeeds, and the next agent leaves the ports that were there, and nothing else."""
+    """Of twenty running ADDs none succeeds, and the next agent leaves exactly the ports that were there before."""
     network = live.network()
     live.start()
     succeeded(live.run("ADD", network, sandbox))

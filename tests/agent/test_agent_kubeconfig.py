@@ -1,4 +1,4 @@
-"""An agent whose own kubeconfig comes after it: it serves meanwhile, says what is missing, and needs no restart."""
+"""An agent whose kubeconfig is written after its start serves meanwhile, says what is missing, and needs no restart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.lab.kube.pods import Pod
 
 
 def test_a_kubeconfig_that_comes_later(live: LiveNode, sandbox: str) -> None:
-    """ADD is refused with the file's name while it is not there, and succeeds once it is; DEL succeeds when it has gone again."""
+    """ADD is refused with the file's name until it exists, and then succeeds; DEL succeeds after it was removed again."""
     path = live.directory / "kubeconfig"
     live.settings["USERSPACE_CNI_KUBECONFIG"] = str(path)
     pod = Pod(volume={"emptyDir": {}})

@@ -1,4 +1,4 @@
-"""A VM's interfaces behind an agent: what its launcher pods leave without a DEL, and what is counted at their ports."""
+"""A VM's interfaces behind an agent: what launcher pods leave without a DEL, and what is counted at their ports."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from userspace_cni.fastpath.vhost.front_end import FrontEnd, VhostListener
 from userspace_cni.pod import launcher
 
 COUNTED_S = 60
-"""ovs-vswitchd takes seconds for the memory of its first connection."""
+"""ovs-vswitchd takes seconds to get the memory for its first connection."""
 FRAME = bytes.fromhex("ffffffffffff") + bytes.fromhex("02000000000188b5") + bytes(46)
-"""A broadcast frame, EtherType of local experiments."""
+"""A broadcast frame with an EtherType for local experiments."""
 SENT = 50
 
 
@@ -41,7 +41,7 @@ def detach(live: LiveNode, pod: LauncherPod, number: int, sandbox: str) -> None:
 
 @pytest.mark.parametrize("record", ["kept", "lost"])
 def test_source_pod_vanishes(live: LiveNode, sandbox: str, record: str) -> None:
-    """A migration's source whose DEL never comes: when it is proven gone port, mount and record go, and the target's stay."""
+    """When a migration's source without a DEL is proven gone, its port, mount and record are removed, and the target's stay."""
     live.start()
     source, target = LauncherPod(), LauncherPod(random="x9z2q")
     attach(live, target, 2, sandbox)
@@ -65,7 +65,7 @@ def test_source_pod_vanishes(live: LiveNode, sandbox: str, record: str) -> None:
 
 
 def test_lost_parts_of_a_vm_come_back(live: LiveNode, sandbox: str) -> None:
-    """Port and mount of a running VM are made again as they were, its marks with them."""
+    """Port and mount of a running VM are made again as they were, with their marks."""
     live.start()
     pod = LauncherPod()
     attach(live, pod, 1, sandbox)
@@ -80,7 +80,7 @@ def test_lost_parts_of_a_vm_come_back(live: LiveNode, sandbox: str) -> None:
 
 @contextmanager
 def applications(live: LiveNode, *numbers: int) -> Iterator[list[FrontEnd]]:
-    """What QEMU is for OVS, at each port: it makes the socket, and OVS connects."""
+    """An application at each port in QEMU's role: it makes the socket, and OVS connects."""
     with ExitStack() as stack:
         listeners = []
         for number in numbers:
@@ -90,15 +90,17 @@ def applications(live: LiveNode, *numbers: int) -> Iterator[list[FrontEnd]]:
 
 
 def counted(live: LiveNode, name: str, pod: LauncherPod) -> float:
-    """A counter of the VM's interface, as Prometheus gets it."""
+    """A counter of the VM's interface, as Prometheus reads it."""
     labels = {"bridge": "br-test", "namespace": "default", "network": "net", "interface": IFNAME, "vm": pod.machine}
     text = get(live.socket, "/metrics")[1].decode()
     return value_of(text, f"userspace_cni_port_{name}_total", pod=pod.name, **labels)
 
 
 def test_traffic_of_vms(live: LiveNode, sandbox: str) -> None:
-    """Frames from one VM to another are counted at both ports, by the VMs' names; a hung switch costs these series only, a hung
-    database none."""
+    """Frames from one VM to another are counted at both ports under the VMs' names.
+
+    While the switch hangs only these series are missing; a hung database costs none.
+    """
     live.start()
     pods = LauncherPod(), LauncherPod("vm-2")
     for number, pod in enumerate(pods, 1):

@@ -1,4 +1,4 @@
-"""The largest inputs of a tenant: what is taken is served, what is refused costs one line, and the agent answers meanwhile."""
+"""The largest inputs of a tenant: what is accepted is served, a refusal costs one line, and the agent answers meanwhile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Network = Callable[[LiveNode], dict[str, Any] | bytes]
 
 @contextmanager
 def healthy(live: LiveNode) -> Iterator[None]:
-    """While /healthz is asked again and again; each answer is 200."""
+    """During the block /healthz is asked again and again; each answer has to be 200."""
     ended = threading.Event()
     found: list[int] = []
 
@@ -43,7 +43,7 @@ def healthy(live: LiveNode) -> Iterator[None]:
 
 
 def podnet(live: LiveNode, count: int = ROUTES_MAX) -> dict[str, Any]:
-    """A network of ordinary pods with so many routes, and as many addresses as an interface can have."""
+    """A network of ordinary pods with so many routes, and the most addresses that an interface can have."""
     host = {"iftype": "veth", "bridge": {"bridgeName": "br-test"}}
     ranges = [[{"subnet": f"10.56.{number}.0/24"}] for number in range(ADDRESSES_MAX)]
     ways = [{"dst": f"172.{16 + number // 256}.{number % 256}.0/24", "gw": "10.56.0.1"} for number in range(count)]
@@ -80,7 +80,7 @@ def test_as_many_routes_as_an_interface_has(live: LiveNode, sandbox: str) -> Non
     ids=["bytes", "list", "values", "routes", "mirrors"],
 )
 def test_larger_than_an_agent_takes(live: LiveNode, sandbox: str, network: Network, named: str) -> None:
-    """ADD of it is refused with 7 and one line of the log; its DEL succeeds, so that the pod can be removed."""
+    """Its ADD is refused with 7 and one line of the log; its DEL succeeds, so that the pod can be removed."""
     live.start()
     with healthy(live):
         error = refused(live.run("ADD", network(live), sandbox), 7)
@@ -91,7 +91,7 @@ def test_larger_than_an_agent_takes(live: LiveNode, sandbox: str, network: Netwo
 
 
 def test_del_of_a_network_that_has_grown(live: LiveNode, sandbox: str) -> None:
-    """An attachment is undone by its record where its network is larger than ADD takes by now; that of another network stays."""
+    """DEL works from the record though the network is larger by now than ADD accepts; another network's attachment stays."""
     live.start()
     succeeded(live.run("ADD", live.network(), sandbox))
     assert live.run("DEL", long(live).replace(b'"net"', b'"other"'), sandbox).status == 0
@@ -101,7 +101,7 @@ def test_del_of_a_network_that_has_grown(live: LiveNode, sandbox: str) -> None:
 
 
 def test_an_annotation_of_a_quarter_of_a_megabyte(live: LiveNode, sandbox: str) -> None:
-    """A pod's annotation that is longer than any value is refused by its length, with 7, and the agent is healthy meanwhile."""
+    """An annotation longer than any valid value is refused by its length with 7, and the agent is healthy meanwhile."""
     pod = Pod()
     with ApiServer() as api:
         live.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(live.directory)

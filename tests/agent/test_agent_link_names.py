@@ -1,4 +1,4 @@
-"""The agent makes nothing again in the place of another program's link."""
+"""The agent makes no port or bridge again when another program's link has taken its name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BRIDGE = "vpn0"
 
 
 def test_a_bridge_is_not_made_again_over_a_tap(live: LiveNode, sandbox: str) -> None:
-    """A bridge of ours was deleted, and a tap has its name since: it stays as it is; when it has gone, the bridge comes back."""
+    """A tap has taken the name of our deleted bridge: the tap stays; when it is removed, the bridge comes back."""
     switch = switch_of(live)
     network = live.network()
     network["host"]["bridge"]["bridgeName"] = BRIDGE
@@ -35,7 +35,7 @@ def test_a_bridge_is_not_made_again_over_a_tap(live: LiveNode, sandbox: str) -> 
 
 
 def test_a_del_while_the_switch_is_dead(live: LiveNode, sandbox: str) -> None:
-    """DEL leaves another program's tap alone that has taken the place of a bridge's link, and deletes the link that was ours."""
+    """DEL leaves another program's tap alone that replaced a bridge's link, and deletes the link that was ours."""
     switch = switch_of(live)
     network = live.network()
     network["host"]["bridge"]["bridgeName"] = BRIDGE

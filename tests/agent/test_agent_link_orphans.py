@@ -1,4 +1,4 @@
-"""Ordinary pods without a record, or with parts deleted by hand: the agent and GC remove what is left, or mend it."""
+"""Ordinary pods without a record, or with parts deleted by hand: the agent and GC remove or repair what is left."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def await_nothing(live: LiveNode) -> None:
 
 
 def test_a_lost_record_and_a_gone_sandbox(live: LiveNode, sandbox: str) -> None:
-    """Port, limits and guard are found by the marks and the name of the port, and by the table that nothing needs."""
+    """Port and limits are found by marks and name of the port, the guard because nothing needs it."""
     live.start()
     with mortal_sandbox(sandbox) as (path, end):
         succeeded(live.run("ADD", podnet(live), path))
@@ -52,7 +52,7 @@ def test_a_lost_record_and_a_gone_sandbox(live: LiveNode, sandbox: str) -> None:
 
 
 def test_a_sandbox_that_is_gone(live: LiveNode, sandbox: str) -> None:
-    """The link goes with its namespace; without a DEL the agent removes all else."""
+    """The link has gone with its namespace; without a DEL the agent removes the rest."""
     live.start()
     with mortal_sandbox(sandbox) as (path, end):
         succeeded(live.run("ADD", podnet(live), path))
@@ -61,7 +61,7 @@ def test_a_sandbox_that_is_gone(live: LiveNode, sandbox: str) -> None:
 
 
 def test_a_port_that_was_deleted(live: LiveNode, sandbox: str) -> None:
-    """`ovs-vsctl del-port` leaves rows of limits: the agent makes the port again with its limits, and nothing is there twice."""
+    """After `ovs-vsctl del-port`, which leaves rows of limits, the agent makes port and limits again, and no row twice."""
     live.start()
     network = podnet(live)
     result = succeeded(live.run("ADD", network, sandbox))
@@ -75,7 +75,7 @@ def test_a_port_that_was_deleted(live: LiveNode, sandbox: str) -> None:
 
 
 def test_all_is_lost_but_what_the_switch_forgot(live: LiveNode, sandbox: str) -> None:
-    """Rows of limits and a guard that nothing leads to: the port was deleted, the record lost, and the link is gone."""
+    """Rows of limits and a guard are removed that nothing refers to: port, record and link are gone."""
     live.start()
     with mortal_sandbox(sandbox) as (path, end):
         name = succeeded(live.run("ADD", podnet(live), path))["interfaces"][0]["name"]
@@ -93,7 +93,7 @@ def test_all_is_lost_but_what_the_switch_forgot(live: LiveNode, sandbox: str) ->
 
 
 def test_guards_of_others_stay(live: LiveNode, sandbox: str) -> None:
-    """A pass touches neither another program's table nor the guard of a living pod, and makes that again when it is flushed."""
+    """A pass leaves another program's table and a living pod's guard alone, and makes that guard again when it was flushed."""
     live.start()
     place = switch_of(live).netns
     succeeded(live.run("ADD", podnet(live), sandbox))
@@ -114,7 +114,7 @@ def test_guards_of_others_stay(live: LiveNode, sandbox: str) -> None:
 
 @pytest.mark.parametrize("verb", ["GC", "DEL and GC"])
 def test_without_an_agent(node: Node, sandbox: str, verb: str) -> None:
-    """Of a lost record with a gone sandbox GC removes all, and DEL all but the guard of the link that is gone."""
+    """With a lost record and a gone sandbox GC removes everything, and DEL all but the guard of the vanished link."""
     network = podnet(node)
     with mortal_sandbox(sandbox) as (path, end):
         name = succeeded(node.run("ADD", network, path))["interfaces"][0]["name"]
@@ -130,7 +130,7 @@ def test_without_an_agent(node: Node, sandbox: str, verb: str) -> None:
 
 
 def test_a_record_that_was_put_aside(node: Node, sandbox: str) -> None:
-    """A DEL without the record of a kernel link, which could not be read, finds all by its names."""
+    """A DEL whose record of a kernel link could not be read finds everything by its name."""
     network = podnet(node)
     result = succeeded(node.run("ADD", network, sandbox))
     [record] = (node.state / "attachments").iterdir()

@@ -1,7 +1,7 @@
-"""Ordinary pods under faults: the switch, its database, their links, their guards. Their traffic comes back by itself.
+"""Ordinary pods under faults of the switch, its database, their links and their guards. Their traffic comes back by itself.
 
-Each test has pods whose host ends the switch opens in different ways, for what is lost differs: a socket, a program in the
-driver, or DPDK's own device.
+Each test has pods whose host ends the switch opens in different ways, because different things are lost: a socket, a program in
+the driver, or DPDK's own device.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Attached:
         return str(self.result["ips"][0]["address"]).partition("/")[0]
 
     def is_whole(self) -> bool:
-        """Whether CHECK finds nothing."""
+        """Whether CHECK passes."""
         stdin = {**podnet(self.live, self.port), "prevResult": self.result}
         return self.live.run("CHECK", stdin, self.netns, self.container, "eth0").status == 0
 
@@ -75,7 +75,7 @@ def attach(live: LiveNode, number: int, path: str, port: str = "system") -> Atta
 
 @pytest.fixture
 def pods(live: LiveNode) -> Iterator[list[Attached]]:
-    """A pod of each kind, which reach each other, under an agent; the last thing of a test is that their DELs leave nothing."""
+    """A pod of each kind, which reach each other, under an agent; at the end their DELs have to leave nothing."""
     live.start()
     with ExitStack() as stack:
         made = [attach(live, number, stack.enter_context(netns()), port) for number, port in enumerate(KINDS)]
@@ -97,7 +97,7 @@ def await_traffic(pods: list[Attached]) -> None:
 
 
 def is_done(place: str, arguments: list[str]) -> bool:
-    """Whether ip(8) could do it: AF_XDP holds a link, and so its name, for a moment after it was deleted."""
+    """Whether ip(8) succeeded: AF_XDP keeps a link, and so its name, for a moment after it was deleted."""
     return subprocess.run(["nsenter", f"--net={place}", "ip", *arguments], capture_output=True, check=False).returncode == 0
 
 
@@ -133,7 +133,7 @@ def test_the_database_is_made_anew(live: LiveNode, pods: list[Attached]) -> None
 
 
 def test_links_are_deleted(live: LiveNode, pods: list[Attached]) -> None:
-    """A link that is deleted, from either side, is made again with its addresses, and its port opened anew."""
+    """A link that is deleted at either end is made again with its addresses, and its port opened anew."""
     there = switch_of(live).netns
     for each in pods[:2]:
         inside(there, "ip", "link", "del", each.host)
@@ -144,7 +144,9 @@ def test_links_are_deleted(live: LiveNode, pods: list[Attached]) -> None:
 
 
 def test_links_are_made_anew_by_hand(live: LiveNode, pods: list[Attached]) -> None:
-    """Under the same name with the same mark is another link: OVSDB shows no error, the agent sees its index, and frames pass."""
+    """A link that was made anew with the same name and mark is another link: OVSDB
+    shows no error, the agent sees its index, and frames pass.
+    """
     there = switch_of(live).netns
     before = host_ends(there)
     with paused(live):
@@ -163,7 +165,7 @@ def test_links_are_made_anew_by_hand(live: LiveNode, pods: list[Attached]) -> No
 
 
 def test_guards_are_flushed(live: LiveNode, pods: list[Attached]) -> None:
-    """Guards that another program has flushed are there again with the agent's next pass; no frame is lost by it."""
+    """The agent's next pass makes guards again that another program flushed; no frame is lost meanwhile."""
     there = switch_of(live).netns
     assert guards(there) == guarded(pods)
     inside(there, "nft", "flush", "ruleset")
@@ -174,7 +176,7 @@ def test_guards_are_flushed(live: LiveNode, pods: list[Attached]) -> None:
 
 @pytest.mark.parametrize("port", KINDS)
 def test_a_namespace_is_deleted(live: LiveNode, sandbox: str, port: str) -> None:
-    """What belongs to a pod whose namespace is gone goes without a DEL, and its name is free for another pod at once."""
+    """Everything of a pod whose namespace is gone is removed without a DEL, and its name is free for another pod at once."""
     live.start()
     there = switch_of(live).netns
     other = attach(live, 1, sandbox)

@@ -1,5 +1,7 @@
-"""What pods' annotations say of their interfaces: limits and mirrors, which follow them while the pods live, also after the
-agent's death and without a gap; and addresses, for which ADD waits."""
+"""Pods' annotations about their interfaces: limits and mirrors follow changes while the pod lives, also after the agent's death.
+
+They change without a gap in the traffic. ADD waits for addresses.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ for _ in range(400):
     except BlockingIOError:
         break
 """
-"""More than a slow filter's queue holds."""
+"""More bytes than a slow filter's queue holds."""
 IN, OUT = "kubernetes.io/ingress-bandwidth", "kubernetes.io/egress-bandwidth"
 
 
@@ -56,26 +58,26 @@ def podnet(live: LiveNode, **keys: Any) -> dict[str, Any]:
 
 
 def annotate(api: ApiServer, **values: str | None) -> None:
-    """Give the pod these annotations, by the parts of their names after the slash; None removes one."""
+    """Give the pod these annotations, by the part of their names after the slash; None removes one."""
     names = {"own": "userspace/bandwidth", "mirror": "userspace/mirror", "to": IN, "out": OUT}
     names |= {"kubeovn": "ovn.kubernetes.io/ingress_rate"}
     api.change(POD.namespace, POD.name, {"metadata": {"annotations": {names[key]: value for key, value in values.items()}}})
 
 
 def limits(live: LiveNode) -> tuple[int | None, int | None]:
-    """Rates to the pod and from it, as the agent's page has them of the record."""
+    """Rates to the pod and from it, as the agent's page has them from the record."""
     page = live.page("/api/v1/attachments")[1]
     [found] = [each["limits"] for each in page if (each["container"], each["ifname"]) == (CONTAINER, "eth0")]
     return tuple(found[way]["rate"] if found[way] else None for way in ("to_pod", "from_pod"))  # type: ignore[return-value]
 
 
 def follows(live: LiveNode, wanted: tuple[int | None, int | None]) -> None:
-    """Wait until the limits are these."""
+    """Wait until the limits have these values."""
     wait_until(lambda: limits(live) == wanted, what=f"the limits {wanted}")
 
 
 def in_force(live: LiveNode, sandbox: str) -> tuple[str, str]:
-    """Rates of an ordinary pod's eth0 as the kernel has them: of the switch's queue, of the filter in the pod; "" for none."""
+    """Rates of an ordinary pod's eth0 in the kernel: of the switch's queue, and of the filter in the pod; "" for none."""
     switch, [host] = switch_of(live), switch_of(live).ports("br-test")
     place, pod = inside(switch.netns, "tc", "class", "show", "dev", host), inside(sandbox, "tc", "qdisc", "show", "dev", "eth0")
     leaf = re.search(r"class htb 1:1 .*ceil (\S+)", place)
@@ -84,7 +86,10 @@ def in_force(live: LiveNode, sandbox: str) -> tuple[str, str]:
 
 
 def test_an_ordinary_pod(live: LiveNode, sandbox: str, api: ApiServer) -> None:
-    """Each change is in kernel, switch and record; without annotations the network's word holds; garbage changes nothing."""
+    """Each change reaches kernel, switch and record; without annotations the network's value applies.
+
+    An invalid one changes nothing.
+    """
     network = podnet(live, bandwidth={"ingressRate": 80_000_000})
     annotate(api, to="10M")
     live.start()
@@ -112,7 +117,7 @@ def test_an_ordinary_pod(live: LiveNode, sandbox: str, api: ApiServer) -> None:
 
 
 def test_a_vhost_user_port(live: LiveNode, sandbox: str, api: ApiServer) -> None:
-    """Its policers follow, by kube-ovn's annotation where the node reads those; it joins a mirror and leaves it again."""
+    """Its policers follow, also kube-ovn's annotation on nodes that read it; it joins a mirror and leaves it again."""
     live.settings["USERSPACE_CNI_KUBEOVN_ANNOTATIONS"] = "true"
     live.settings["USERSPACE_CNI_REQUIRE_VOLUME"] = "false"
     network, port = live.network(), port_of(ifname="eth0")
@@ -139,7 +144,7 @@ def test_a_vhost_user_port(live: LiveNode, sandbox: str, api: ApiServer) -> None
 
 
 def test_what_limits_drop(live: LiveNode, sandbox: str, api: ApiServer) -> None:
-    """Metrics and `show` have rate and drops of each limited direction, and nothing of what is not limited."""
+    """Metrics and `show` have rate and drops of each limited direction, and nothing of unlimited ones."""
     network = podnet(live)
     annotate(api, out="1M")
     live.start()
@@ -160,7 +165,7 @@ def test_what_limits_drop(live: LiveNode, sandbox: str, api: ApiServer) -> None:
 
 @pytest.mark.parametrize("point", ["after shaper", "after port", "before writing ready"])
 def test_killed_amid(live: LiveNode, sandbox: str, api: ApiServer, point: str) -> None:
-    """What an agent that died had begun to change, the next one finishes, with what was said while there was none."""
+    """The next agent finishes changes that a killed one had begun, and those that came while there was none."""
     network = podnet(live)
     live.start()
     succeeded(live.run("ADD", network, sandbox, ifname="eth0", CNI_ARGS=POD.args))
@@ -178,7 +183,7 @@ def test_killed_amid(live: LiveNode, sandbox: str, api: ApiServer, point: str) -
 
 
 def test_what_changes_while_a_verb_runs(live: LiveNode, sandbox: str, api: ApiServer) -> None:
-    """A change that comes while a verb works on the container is followed after that, without waiting for a pass."""
+    """A change that comes while a verb works on the container is applied after it, without waiting for a pass."""
     delegate = scripted(live)
     live.settings["USERSPACE_CNI_TICK_S"] = "600"
     network = podnet(live)
@@ -203,7 +208,7 @@ def test_what_changes_while_a_verb_runs(live: LiveNode, sandbox: str, api: ApiSe
 
 
 def test_no_gap(live: LiveNode, sandbox: str, api: ApiServer) -> None:
-    """While its limits come, change and go, a pod's echo requests below them are answered: no two in a row are lost."""
+    """While its limits are set, changed and removed, a pod's echo requests below them are answered: no two in a row are lost."""
     network = podnet(live)
     live.start()
     with netns() as other:
@@ -226,7 +231,7 @@ def test_no_gap(live: LiveNode, sandbox: str, api: ApiServer) -> None:
 
 @pytest.mark.parametrize("byte_s", [0.0, 0.0005], ids=["at-once", "slow-api"])
 def test_addresses_that_come(live: LiveNode, sandbox: str, api: ApiServer, byte_s: float) -> None:
-    """ADD waits for the pod's addresses and gives it these, with MAC and gateway; a watch that is slow delays it, and no more."""
+    """ADD waits for the pod's addresses and uses them, with MAC and gateway; a slow watch only delays it."""
     live.settings["USERSPACE_CNI_KUBEOVN_ANNOTATIONS"] = "true"
     api.faults.append(Fault("WATCH", drip=byte_s))
     host = {"engine": "ovs-dpdk", "iftype": "veth", "bridge": {"bridgeName": "br-test"}}
@@ -247,7 +252,7 @@ def test_addresses_that_come(live: LiveNode, sandbox: str, api: ApiServer, byte_
 
 
 def test_addresses_that_never_come(live: LiveNode, sandbox: str, api: ApiServer) -> None:
-    """ADD names the annotations that are missing, in time, and leaves nothing."""
+    """ADD ends in time, names the missing annotations, and leaves nothing."""
     live.settings |= {"USERSPACE_CNI_KUBEOVN_ANNOTATIONS": "true", "USERSPACE_CNI_DEADLINE_S": "3"}
     host = {"engine": "ovs-dpdk", "iftype": "veth", "bridge": {"bridgeName": "br-test"}}
     live.start()

@@ -1,4 +1,4 @@
-"""The mirrors of the node's own settings: an agent has them on their bridges, also after a death and without their table."""
+"""The mirrors of the node's own settings: an agent keeps them on their bridges, through its death and without their table."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ TABLE = '\n[[mirror]]\nname = "m0"\nbridge = "br-test"\noutput = "uc-mirror0"\ns
 
 
 def test_mirrors_of_the_settings(live: LiveNode, sandbox: str) -> None:
-    """Made when the bridge comes, with the ports that join; kept over kill -9; gone with the table; other people's stay.
+    """They are made when the bridge comes, with the ports that join, stay over kill -9, and go with the table; others' stay.
 
-    A DEL of a chained plugin that was called without an agent is not taken for the attachment's own.
+    A DEL of a chained plugin that was called without an agent does not count as the attachment's own.
     """
     switch, settings = switch_of(live), live.directory / "mirrors.toml"
     live.settings["USERSPACE_CNI_CONFIG"] = str(settings)
@@ -53,7 +53,7 @@ def test_mirrors_of_the_settings(live: LiveNode, sandbox: str) -> None:
 
 
 def test_mirrors_go_with_the_installation(live: LiveNode) -> None:
-    """`uninstall` removes a mirror that a dead agent has left, with its output; the bridge, an administrator's, stays."""
+    """`uninstall` removes a dead agent's mirror with its output; the administrator's bridge stays."""
     switch, settings = switch_of(live), live.directory / "mirrors.toml"
     switch.vsctl("add-br", "br-test", "--", "set", "Bridge", "br-test", "datapath_type=netdev")
     live.settings["USERSPACE_CNI_CONFIG"] = str(settings)
@@ -68,7 +68,10 @@ def test_mirrors_go_with_the_installation(live: LiveNode) -> None:
 
 
 def test_mirrors_are_read_again(live: LiveNode, sandbox: str) -> None:
-    """On SIGHUP a mirror is made, gets another output, and goes, the pod's port stays; a file that is wrong or away keeps it."""
+    """On SIGHUP a mirror is made, gets another output, and is removed, while the pod's port stays.
+
+    With a wrong or missing file it stays.
+    """
     switch, settings = switch_of(live), live.directory / "mirrors.toml"
     live.settings["USERSPACE_CNI_CONFIG"] = str(settings)
     settings.write_text("")
@@ -107,7 +110,10 @@ def test_mirrors_are_read_again(live: LiveNode, sandbox: str) -> None:
 
 
 def test_one_of_several_is_put_back(live: LiveNode, sandbox: str) -> None:
-    """Each mirror of which a port is the output comes back by itself when it is removed; the others stay, also over kill -9."""
+    """When one of several mirrors with the same output is removed, it comes back by itself.
+
+    The others stay, also over kill -9.
+    """
     switch = switch_of(live)
     live.start()
     result = succeeded(live.run("ADD", live.network(), sandbox))

@@ -1,4 +1,4 @@
-"""Many calls at once, through the shim and in-process: one winner per attachment, shared transactions, and nothing left."""
+"""Many calls at once, by the shim and in-process: one succeeds per attachment, they share transactions, and nothing is left."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.lab.switch.switch import wait_until
 
 T = TypeVar("T")
 BURST = 20
-"""At once: so many IPAM plugins a busy machine runs within the 42 s for which a caller waits."""
+"""How many calls at once: a busy machine runs so many IPAM plugins within the 42 s for which a caller waits."""
 GROUPS = "userspace_cni_ovsdb_group_size"
 
 
@@ -41,7 +41,7 @@ def by_turns(live: LiveNode, verb: str, network: dict[str, Any], netns: str, nam
 
 @pytest.mark.parametrize("mode", ["client", "server"])
 def test_different_containers(live: LiveNode, sandbox: str, mode: str) -> None:
-    """Twenty ADDs, half of them in-process, all succeed with addresses of their own; so do twenty DELs, the other way round."""
+    """Twenty ADDs, half of them in-process, succeed with different addresses; so do twenty DELs, with the halves exchanged."""
     live.start()
     network = live.network("1.0.0", ipam=live.host_local())
     network["host"]["vhost"]["mode"] = mode
@@ -74,7 +74,9 @@ def test_one_container(live: LiveNode, sandbox: str) -> None:
 
 
 def test_adds_and_dels_of_the_same_names(live: LiveNode, sandbox: str) -> None:
-    """ADDs and DELs of three names at once, from both sides: what is there afterwards is whole, and a last DEL leaves nothing."""
+    """ADDs and DELs of three names at once, by both ways: each attachment is
+    complete or absent afterwards, and a last DEL leaves nothing.
+    """
     live.start()
     network = live.network("1.0.0", ipam=live.host_local())
     names = [container(number) for number in range(3)]
@@ -96,7 +98,7 @@ def test_adds_and_dels_of_the_same_names(live: LiveNode, sandbox: str) -> None:
 
 
 def test_each_detaches_what_the_other_attached(live: LiveNode, sandbox: str) -> None:
-    """An attachment is CHECKed and deleted by whichever way the runtime calls, and GC from one side collects both's."""
+    """CHECK and DEL work by either way, whichever made the attachment, and GC by one way collects both's."""
     live.start()
     networks = (live.network(), serving(live))
     for network in networks:
@@ -115,7 +117,7 @@ def test_each_detaches_what_the_other_attached(live: LiveNode, sandbox: str) -> 
 
 
 def test_dead_calls_in_process_are_finished_by_the_agent(live: LiveNode, sandbox: str) -> None:
-    """An in-process ADD that is killed while the switch hangs is undone by the agent's next pass, not before it has died."""
+    """The agent's next pass undoes an in-process ADD that was killed while the switch hangs, but not before its death."""
     live.start()
     with paused_vswitchd(switch_of(live)):
         alone = live.variables("ADD", sandbox, USERSPACE_CNI_HAND_OVER="false")
@@ -130,7 +132,7 @@ def test_dead_calls_in_process_are_finished_by_the_agent(live: LiveNode, sandbox
 
 
 def test_burst(live: LiveNode, sandbox: str) -> None:
-    """Twenty pods at once: every one gets its own port and address, and they share transactions; so do twenty DELs."""
+    """Twenty pods at once get their own ports and addresses in shared transactions; so do twenty DELs."""
     live.start()
     network = live.network("1.0.0", ipam=live.host_local())
     names = [container(number) for number in range(BURST)]
@@ -153,7 +155,7 @@ def test_burst(live: LiveNode, sandbox: str) -> None:
 
 
 def test_burst_with_bad_ones(live: LiveNode, sandbox: str) -> None:
-    """A bridge of another datapath type, and a name that is taken, fail only the calls that want them."""
+    """A bridge of another datapath type, and a taken name, fail only the calls that ask for them."""
     switch = switch_of(live)
     switch.vsctl("--no-wait", "add-br", "br-kernel", "--", "set", "Bridge", "br-kernel", "datapath_type=system")
     switch.vsctl("--no-wait", "add-br", "br-other", "--", "set", "Bridge", "br-other", "datapath_type=netdev")

@@ -1,4 +1,4 @@
-"""The node's own network as an agent keeps it, from its settings, and the commands about it."""
+"""The node's own network as an agent keeps it from its settings, and the commands about it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Kept:
         return self.live.switch
 
     def spec(self, text: str) -> None:
-        """Write the settings, and tell the agent."""
+        """Write the settings, and make the agent read them."""
         self.settings.write_text(text)
         os.kill(self.live.pid, signal.SIGHUP)
 
@@ -55,7 +55,7 @@ class Kept:
         return {each["name"]: each for each in json.loads(body)["specs"]}
 
     def holds(self, name: str = "net1") -> bool:
-        """Whether the agent says that the node has it."""
+        """Whether the agent reports that the node has it."""
         return bool(self.specs().get(name, {}).get("ready"))
 
     def measured(self, name: str) -> str:
@@ -77,7 +77,7 @@ class Kept:
 
 @pytest.fixture
 def kept(live: LiveNode) -> Iterator[Kept]:
-    """Without a spec; what is left is undone at the end."""
+    """A node without a spec; what is left is undone at the end."""
     assert live.switch
     with wired(live.switch.netns) as wire:
         found = Kept(live, wire)
@@ -89,8 +89,11 @@ def kept(live: LiveNode) -> Iterator[Kept]:
 
 
 def test_an_uplink_of_the_settings(kept: Kept) -> None:
-    """Made by SIGHUP, kept by the next agent after kill -9, given back without ovs-vswitchd and taken again, undone without its
-    table; the node answers after each. A file that cannot be read changes nothing, nor does one that is away."""
+    """It is made on SIGHUP, kept by the next agent after kill -9, given back without ovs-vswitchd and taken again, and undone
+    without its table.
+
+    The node answers after each of these. A file that is unreadable or missing changes nothing.
+    """
     live = kept.live.start()
     kept.spec(TABLE)
     wait_until(kept.holds, what="the uplink")
@@ -120,7 +123,9 @@ def test_an_uplink_of_the_settings(kept: Kept) -> None:
 
 
 def test_addresses_of_a_silent_switch_go_before_all_else(kept: Kept) -> None:
-    """Amid a round of specs each of which waits for the switch, they are on the NIC before the next of these begins."""
+    """When the switch is silent during a round of specs that each wait for it, the
+    addresses are back on the NIC before the next spec begins.
+    """
     live = kept.live.start(SPEC_S=4.0)
     kept.spec(TABLE)
     wait_until(kept.holds, what="the uplink")
@@ -139,7 +144,7 @@ def test_addresses_of_a_silent_switch_go_before_all_else(kept: Kept) -> None:
 
 
 def test_what_cannot_be_had(kept: Kept) -> None:
-    """A spec that cannot be met says why, in the page, the metric, `network` and `status`; the others are met."""
+    """Page, metric, `network` and `status` say why a spec cannot be met; the others are met."""
     live = kept.live.start()
     kept.spec(TABLE + '\n[[provider_network]]\nname = "net2"\ninterface = "absent0"\n')
     wait_until(kept.holds, what="the uplink")
@@ -154,8 +159,10 @@ def test_what_cannot_be_had(kept: Kept) -> None:
 
 
 def test_commands_without_an_agent(kept: Kept) -> None:
-    """`uplink add --dry-run` prints both ways and does nothing; add, status and remove do the work themselves. Addresses whose
-    NIC is absent stay until they are given up."""
+    """`uplink add --dry-run` prints the steps there and back and does nothing; add, status and remove do the work themselves.
+
+    Addresses whose NIC is missing stay until they are given up.
+    """
     kept.settings.write_text(TABLE)
     code, told, _ = kept.run("uplink", "add", "net1", "--dry-run")
     assert (code, kept.place()) == (0, "nic0")
@@ -179,8 +186,10 @@ def test_commands_without_an_agent(kept: Kept) -> None:
 
 
 def test_objects_of_the_api(kept: Kept) -> None:
-    """A ProviderNetwork is met when it comes, and told in the NodeState; while the server is away the next agent keeps what is
-    there; gone is what it says is gone."""
+    """A ProviderNetwork is made when it comes, and reported in the NodeState.
+
+    While the server is away the next agent keeps what is there; only what the server reports as gone is removed.
+    """
     live = kept.live
     with defined_server() as api:
         api.add({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
@@ -204,8 +213,11 @@ def test_objects_of_the_api(kept: Kept) -> None:
 
 
 def test_a_nic_to_a_bridge(kept: Kept) -> None:
-    """It is had with the next agent, too, until it is removed; with --persist it stands in the settings, which go before the
-    command. What cannot be had is no longer desired."""
+    """The next agent keeps it, too, until it is removed; with --persist it is in the settings, which take precedence over the
+    command.
+
+    A spec that cannot be met is not kept.
+    """
     kept.live.start()
     code, told, _ = kept.run("nic-to-bridge", "nic0")
     assert (code, "br-nic0" in told, kept.place()) == (0, True, "br-nic0")
@@ -229,7 +241,7 @@ def test_a_nic_to_a_bridge(kept: Kept) -> None:
 
 
 def _reported(api: ApiServer) -> dict[str, bool]:
-    """What the NodeState of the node says of its specs."""
+    """The specs' statuses in the node's NodeState."""
     states = api.objects(f"nodestates.{GROUP}")
     status = states.read("", "n1").get("status", {}) if ("", "n1") in states.names() else {}
     return {each["name"]: each["ready"] for each in status.get("specs", [])}

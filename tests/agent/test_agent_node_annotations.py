@@ -1,4 +1,4 @@
-"""An agent that reads of kube-ovn's annotations of its Node, and of nothing else of the API."""
+"""An agent that reads kube-ovn's annotations of its Node, and nothing else of the API."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ NODE = {
 
 
 def annotate(api: ApiServer, **said: str | None) -> None:
-    """What a controller of kube-ovn, or a user by hand, writes to the Node."""
+    """Write to the Node what a controller of kube-ovn, or a user by hand, writes."""
     named = {f"ovn.kubernetes.io/{key}": value for key, value in said.items()}
     api.objects("nodes").patch("", NAME, {"metadata": {"annotations": named}}, Write("kube-ovn"))
 
 
 def noted(api: ApiServer) -> dict[str, str]:
-    """The names of its switch that the Node has."""
+    """The switch's names in the Node's annotations."""
     found: dict[str, str] = api.objects("nodes").get("", NAME)["metadata"].get("annotations") or {}
     return {key: value for key, value in found.items() if key in (CHASSIS, KUBEOVN_CHASSIS)}
 
@@ -68,16 +68,17 @@ def read(live: LiveNode, api: ApiServer) -> Iterator[LiveNode]:
 
 
 def spec(live: LiveNode) -> dict[str, Any]:
-    """What became of the gateway, {} while there is none."""
+    """The status of the gateway, {} while there is none."""
     _, body = agent.get(live.socket, "/api/v1/network")
     found: dict[str, dict[str, Any]] = {each["name"]: each for each in json.loads(body)["specs"]}
     return found.get(PORT, {})
 
 
 def test_a_node_of_kubeovns_controller(read: LiveNode, api: ApiServer) -> None:
-    """The Node gets the switch's name, in kube-ovn's words, too; the port's limit follows the annotation.
+    """The Node gets the switch's name, in kube-ovn's form, too; the port's limit follows the annotation.
 
-    A value that cannot be meant keeps what there is; `gateway status` says what such a gateway is not."""
+    An invalid value keeps the former one; `gateway status` says what such a gateway does not do.
+    """
     annotate(api, **NODE)
     read.start()
     wait_until(lambda: spec(read).get("ready"), what="the gateway")
@@ -97,7 +98,7 @@ def test_a_node_of_kubeovns_controller(read: LiveNode, api: ApiServer) -> None:
 
 
 def test_a_bridge_for_annotations_that_are_not_read(read: LiveNode, api: ApiServer) -> None:
-    """The agent says at its start that the one setting has no effect without the other, and tells the Node nothing."""
+    """The agent says at its start that one setting has no effect without the other, and writes nothing to the Node."""
     read.settings["USERSPACE_CNI_KUBEOVN_ANNOTATIONS"] = "false"
     annotate(api, **NODE)
     read.start()

@@ -1,4 +1,6 @@
-"""What others take away under a running agent is made again at once, by what OVSDB and the kernel tell: the tick never comes."""
+"""What others remove under a running agent is made again at once, by
+notices of OVSDB and the kernel: these tests have no tick.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,10 @@ def test_an_administrators_bridge_comes_back(alone: LiveNode, sandbox: str) -> N
 
 
 def test_ports_are_deleted_by_hand(alone: LiveNode, sandbox: str) -> None:
-    """Ports of both modes, one by one and with their bridge; what the switch could not open is asked for again."""
+    """Ports of both modes, one by one and with their bridge, come back.
+
+    A port that the switch could not open is asked for again.
+    """
     switch = switch_of(alone)
     succeeded(alone.run("ADD", alone.network(), sandbox))
     succeeded(alone.run("ADD", serving(alone), sandbox, container(1)))
@@ -81,7 +86,7 @@ def test_ports_are_deleted_by_hand(alone: LiveNode, sandbox: str) -> None:
 
 
 def test_links_and_guards_go(alone: LiveNode, sandbox: str) -> None:
-    """A host end that is deleted, in the pod or at the switch, or set down; a guard by itself, and all that nftables has."""
+    """A host end that is deleted, in the pod or at the switch, or set down; a single guard, and all tables of nftables."""
     there, pod = switch_of(alone).netns, attach(alone, 1, sandbox)
     assert guards(there) == [pod.host]
     for place, command in (

@@ -1,4 +1,4 @@
-"""The node's own network as objects of the API describe it: an agent, a switch, a NIC, and an API server that comes and goes."""
+"""The node's own network from objects of the API: an agent, a switch, a NIC, and an API server that comes and goes."""
 
 from __future__ import annotations
 
@@ -38,8 +38,11 @@ def followed(live: LiveNode) -> Iterator[Followed]:
 
 
 def test_an_uplink_of_objects(followed: Followed) -> None:
-    """Made, given VLANs, and undone as the objects say; whatever becomes of the API server, also while the agent is made anew, no
-    uplink goes; an object that cannot be leaves it as it is and says why."""
+    """It is made, gets VLANs, and is undone as the objects say.
+
+    While the API server is away, even if the agent is restarted, no uplink is removed; an object that cannot be met leaves it
+    unchanged, and says why.
+    """
     api, live = followed.api, followed.live
     api.add(ours("ProviderNetwork", "net1", **UPLINK))
     live.start()
@@ -93,8 +96,10 @@ def dry_run(followed: Followed, name: str, *files: str) -> tuple[int, str, str]:
 
 
 def test_a_dry_run_of_an_object(followed: Followed) -> None:
-    """An object that is not applied yet, or is in the API, is shown as steps there and back; nothing is done, neither by the
-    command nor by the agent. What is refused, or is not for this node, is said; and what cannot be asked is not concluded."""
+    """The steps there and back of an object, applied or not, are shown; neither the command nor the agent does anything.
+
+    A refusal, and an object for another node, are reported; nothing is concluded from what cannot be asked.
+    """
     api, live = followed.api, followed.live
     api.add(ours("Vlan", "v100", id=100, provider="net1"))
     live.start()
@@ -123,8 +128,10 @@ def test_a_dry_run_of_an_object(followed: Followed) -> None:
 
 
 def test_who_is_told_of_an_uplink(followed: Followed, sandbox: str) -> None:
-    """A pod is told that its bridge's uplink has no link, and that it has one again; the NodeState what cannot be had. A change
-    that is refused is no pod's matter, for the uplink works on."""
+    """A pod's Events say that its bridge's uplink has lost and regained its link; the NodeState says what cannot be met.
+
+    A refused change makes no Event for pods, because the uplink still works.
+    """
     api, live = followed.api, followed.live
     rules = live.directory / "rules.toml"
     rules.write_text(RULES)

@@ -1,4 +1,4 @@
-"""The commands for people beside a running agent: they agree with it and with the switch, and have it do what is to be done."""
+"""The commands for people beside a running agent agree with it and with the switch, and make it do its work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.lab.switch.switch import FOR_EVER_S, wait_until
 
 
 def test_they_agree(live: LiveNode, sandbox: str) -> None:
-    """list, show, check and status say what the agent's page, the records and the switch say."""
+    """list, show, check and status report the same as the agent's page, the records and the switch."""
     live.start(FIRST_S=FOR_EVER_S)
     pod, client, server = Pod(), live.network("1.0.0", ipam=live.host_local(), name="blue"), serving(live, name="red")
     client["host"]["bridge"]["vlanId"] = 100
@@ -49,7 +49,7 @@ def test_they_agree(live: LiveNode, sandbox: str) -> None:
 
 
 def test_the_page_while_the_daemon_is_dead(live: LiveNode, sandbox: str) -> None:
-    """The agent's page says, as `list` does, that ovs-vswitchd is dead, and repeats nothing that it had said."""
+    """The agent's page says, like `list`, that ovs-vswitchd is dead, and does not repeat its last states."""
     live.start()
     succeeded(live.run("ADD", live.network(), sandbox))
     assert [each["vswitchd"] for each in live.page("/api/v1/attachments")[1]] == ["alive"]
@@ -65,7 +65,7 @@ def test_the_page_while_the_daemon_is_dead(live: LiveNode, sandbox: str) -> None
 
 
 def test_gc_has_the_agent_do_it(live: LiveNode, sandbox: str) -> None:
-    """What a dead ADD left is undone when gc returns, by the agent, whose next tick is far away; so is a lost port made again."""
+    """When gc returns, the agent has undone what a dead ADD left, and made a lost port again, long before its next tick."""
     live.settings["USERSPACE_CNI_TICK_S"] = "10000"
     live.start()
     live.tick()
@@ -87,7 +87,7 @@ def test_gc_has_the_agent_do_it(live: LiveNode, sandbox: str) -> None:
 
 
 def test_gc_without_an_agent(live: LiveNode, sandbox: str) -> None:
-    """Spooled DELs are shown and carried out by gc itself where no agent answers."""
+    """When no agent answers, gc shows and carries out spooled DELs itself."""
     live.start()
     succeeded(live.run("ADD", live.network(), sandbox))
     live.kill()
@@ -101,7 +101,7 @@ def test_gc_without_an_agent(live: LiveNode, sandbox: str) -> None:
 
 
 def test_probes(live: LiveNode) -> None:
-    """Exit code 0 when all is well, 1 with the reasons, 3 without an agent, however it went."""
+    """The exit code is 0 when all is well, 1 with the reasons, and 3 without an agent, whichever way that ended."""
     cli(live, "agent", "probe", "healthz", code=3)
     live.start()
     for probe in ("healthz", "readyz"):
@@ -120,7 +120,7 @@ def test_probes(live: LiveNode) -> None:
 
 
 def test_two_looks_take_one_command(live: LiveNode, sandbox: str) -> None:
-    """gc waits for the second look and has the agent remove what is dead, though no tick comes."""
+    """gc waits for the second look and makes the agent remove what is dead, without a tick."""
     live.settings["USERSPACE_CNI_TICK_S"] = "600"
     live.start()
     gone = Path(sandbox).with_name("cni-gone")

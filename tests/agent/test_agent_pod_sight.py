@@ -1,4 +1,4 @@
-"""What containers see of a socket that OVS made and that was mounted for them, over a restart of ovs-vswitchd."""
+"""What containers see of a socket that OVS made and that was mounted for them, after a restart of ovs-vswitchd."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def volume(live: LiveNode) -> Iterator[Path]:
 
 
 def test_a_restart_of_the_switch(live: LiveNode, sandbox: str, volume: Path) -> None:
-    """A new socket reaches containers whose mount follows the host's; `check` names the others, before it happens and after."""
+    """The new socket reaches containers whose mounts follow the host's; `check` names the others, before and after a restart."""
     live.start()
     network = serving(live, version="1.0.0")
     result = succeeded(live.run("ADD", network, sandbox, CNI_ARGS=POD.args))

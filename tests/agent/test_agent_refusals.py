@@ -1,4 +1,4 @@
-"""What a pod's author can make the agent say again and again: the log has it once in a while, and it is kept once."""
+"""Whatever a pod's author makes the agent report again and again is logged only now and then, and kept once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONG = "x" * 3500
 
 
 def test_thousands_of_refused_annotations(live: LiveNode, sandbox: str, api: ApiServer) -> None:
-    """The log has a few lines, memory stays, the pod has one Event, and a good value holds."""
+    """The log gets a few lines, memory does not grow, the pod has one Event, and a valid value is applied."""
     live.start()
     succeeded(live.run("ADD", podnet(live), sandbox, ifname="eth0", CNI_ARGS=POD.args))
     annotate(api, to="10M")

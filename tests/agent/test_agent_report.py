@@ -1,4 +1,4 @@
-"""An agent and the controller, by way of the API server alone: what the node reports, and the range of a Subnet that it gets."""
+"""An agent and the controller, which meet at the API server alone: the node's report, and its range of a Subnet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from userspace_cni.node.state import CHASSIS
 
 NAME = "n1"
 AT_ONCE = WatchTimes(page=100, confirm_s=0)
-"""Watches that need not wait for what confirms their lists."""
+"""Watches with short waits for the lists that confirm theirs."""
 STATES = "nodestates.userspace-cni.io"
 PODNET = {
     "cniVersion": "1.0.0",
@@ -65,14 +65,14 @@ def controller(agent: LiveNode) -> Iterator[Controller]:
 
 
 def state(api: ApiServer) -> dict[str, Any]:
-    """What the node reports; {} while it has not."""
+    """The node's report; {} until there is one."""
     store = api.objects(STATES)
     found: dict[str, Any] = store.get("", NAME)["status"] if ("", NAME) in store.names() else {}
     return found
 
 
 def test_a_node_reports_and_gets_its_range(agent: LiveNode, api: ApiServer, controller: Controller) -> None:
-    """Without a controller ADD says what it waits for. Then the node has a range, reports it, and ADD gives an address of it."""
+    """Without a controller ADD says what it waits for. Then the node gets a range, reports it, and ADD gives an address of it."""
     agent.start()
     wait_until(lambda: state(api))
     chassis = switch_of(agent).vsctl("--if-exists", "get", "Open_vSwitch", ".", "external_ids:system-id").strip('"')
@@ -89,7 +89,7 @@ def test_a_node_reports_and_gets_its_range(agent: LiveNode, api: ApiServer, cont
 
 
 def test_an_agent_that_starts_again_has_nothing_to_write(agent: LiveNode, api: ApiServer) -> None:
-    """After SIGKILL the next agent finds its report on the server as it is."""
+    """After SIGKILL the next agent finds its report unchanged on the server, and writes nothing."""
     agent.start()
     wait_until(lambda: state(api))
     noted = {CHASSIS: state(api)["chassis"]} if "chassis" in state(api) else {}

@@ -24,7 +24,7 @@ ADDS = 6
 
 @pytest.fixture
 def waiting(live: LiveNode, tmp_path: Path) -> LiveNode:
-    """A node whose shim waits so long for an agent that a busy machine makes no difference."""
+    """A node whose shim waits for an agent so long that a busy machine does not matter."""
     shim = build(tmp_path / "shim", *PLAIN, "-DRETURN_MS=30000")
     Path(live.plugin).write_bytes(filled(Path(shim).read_bytes(), load(live.environ)))
     return live
@@ -52,7 +52,7 @@ def require_served_once(live: LiveNode, sandbox: str, processes: list[subprocess
 
 @pytest.mark.parametrize("how", ["kill", "end"])
 def test_started_again_while_adds_wait(waiting: LiveNode, sandbox: str, how: str) -> None:
-    """ADDs that come between two agents are served by the second one."""
+    """The second agent serves ADDs that come between two agents."""
     waiting.start()
     if how == "kill":
         waiting.kill()
@@ -64,7 +64,7 @@ def test_started_again_while_adds_wait(waiting: LiveNode, sandbox: str, how: str
 
 
 def test_killed_after_it_was_stopped(waiting: LiveNode, sandbox: str) -> None:
-    """ADDs that an agent under SIGSTOP never read are sent to the next one, once the first is killed."""
+    """ADDs that a stopped agent never read are sent to the next one, once the first is killed."""
     waiting.start()
     pause(waiting.pid)
     processes = adding(waiting, sandbox)
@@ -74,7 +74,7 @@ def test_killed_after_it_was_stopped(waiting: LiveNode, sandbox: str) -> None:
 
 
 def test_stopped_for_a_while(waiting: LiveNode, sandbox: str) -> None:
-    """An agent that goes on after SIGSTOP serves the ADDs that came meanwhile."""
+    """After SIGCONT an agent serves the ADDs that came while it was stopped."""
     waiting.start()
     pause(waiting.pid)
     processes = adding(waiting, sandbox)
@@ -84,7 +84,7 @@ def test_stopped_for_a_while(waiting: LiveNode, sandbox: str) -> None:
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])
 def test_its_socket_is_not_in_place(waiting: LiveNode, sandbox: str, how: str) -> None:
-    """While the agent's socket is gone, or a dead one is in its place, ADDs wait until the agent has made it again."""
+    """While the agent's socket is missing or replaced by a dead one, ADDs wait until the agent has made it again."""
     waiting.start()
     pause(waiting.pid)
     Path(waiting.socket).unlink()
@@ -97,7 +97,7 @@ def test_its_socket_is_not_in_place(waiting: LiveNode, sandbox: str, how: str) -
 
 
 def test_while_it_starts(waiting: LiveNode, sandbox: str) -> None:
-    """An agent that still waits for the switch can be called: an ADD waits in its queue, behind the DELs of the spool."""
+    """An agent that still waits for the switch accepts calls: an ADD waits behind the DELs of the spool."""
     network, name = waiting.network(), container(0)
     waiting.start()
     succeeded(waiting.run("ADD", network, sandbox, name))

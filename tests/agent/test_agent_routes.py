@@ -1,4 +1,4 @@
-"""Routes in pods as an agent keeps them: from a file, and from objects of the API, in real namespaces."""
+"""Routes that an agent keeps in pods, from a file and from objects of the API, in real namespaces."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ class Routed:
         return [each.removesuffix(f" {OURS}") for each in self.pod.routes(version) if each.endswith(f" {OURS}")]
 
     def wait(self, *routes: str, version: int = 4) -> None:
-        """Until these are the routes of ours in the pod."""
+        """Wait until our routes in the pod are these."""
         wait_until(lambda: self.routes(version) == list(routes), what=f"routes {routes}; it has {self.routes(version)}")
 
     def told(self, pod: str, what: str) -> list[str]:
-        """What is said of the pod: "skipped", "refused" or "conflicts"."""
+        """What is reported of the pod: "skipped", "refused" or "conflicts"."""
         [found] = [each for each in self.page()["pods"] if each["name"] == pod]
         return list(found[what])
 
 
 @pytest.fixture
 def routed(live: LiveNode, tmp_path: Path) -> Iterator[Routed]:
-    """No cluster: the file alone."""
+    """A node without a cluster: the file alone."""
     cache, file, settings = routing(tmp_path)
     with dual_pod() as pod:
         made = Routed(live, pod, cache, file)
@@ -99,7 +99,7 @@ def service(name: str, *addresses: str) -> dict[str, Any]:
 
 
 def test_a_file_without_a_cluster(routed: Routed) -> None:
-    """Its routes come, change and go with it, in a container that comes later, too; a wrong file changes nothing."""
+    """Its routes come, change and go with it, also in a container that comes later; a wrong file changes nothing."""
     routed.file.write_text(json.dumps([{"route": "172.16.0.0/16 ", "dev": "eth1"}, {"svc": "a/b", "dev": "eth1"}]))
     routed.live.start()
     before = routed.pod.routes()
@@ -118,7 +118,7 @@ def test_a_file_without_a_cluster(routed: Routed) -> None:
 
 
 def test_a_pod_that_was_looked_at_already(routed: Routed) -> None:
-    """It is looked at again where the runtime attaches another interface, and all are on SIGHUP: not ten minutes later."""
+    """A pod is looked at again when the runtime attaches another interface, and all pods on SIGHUP, not ten minutes later."""
     routed.cached()
     routed.file.write_text(json.dumps([{"route": "172.16.0.0/16", "dev": "eth1"}]))
     routed.live.start()
@@ -136,7 +136,7 @@ def test_a_pod_that_was_looked_at_already(routed: Routed) -> None:
 
 
 def test_routes_outlive_the_agent(routed: Routed) -> None:
-    """They stay while no agent is there, whether it ended or was killed; the next one takes out what is no longer asked for."""
+    """They stay while there is no agent, whether it ended or was killed; the next one removes what is no longer asked for."""
     routed.cached()
     routed.file.write_text(json.dumps([{"route": "172.16.0.0/16", "dev": "eth1"}, {"route": "172.17.0.0/16", "dev": "eth1"}]))
     routed.live.start()
@@ -178,7 +178,10 @@ def svc() -> dict[str, str]:
 
 
 def test_who_wins(clustered: Routed) -> None:
-    """Of two Routes for one destination the more specific one; the other one is told, and takes its place when that goes."""
+    """Of two Routes for one destination the more specific one is made.
+
+    The other is reported, and replaces it when that is deleted.
+    """
     api = clustered.api
     assert api
     api.add(route("all", route=[{"dst": "172.16.0.0/16", "dev": "eth0"}]))
@@ -191,7 +194,7 @@ def test_who_wins(clustered: Routed) -> None:
 
 
 def test_a_sandbox_that_is_not_proven(clustered: Routed) -> None:
-    """Of a pod that the API does not have on this node with that UID, and one of the node's own network, nothing is touched."""
+    """A pod that the API does not have on this node with that UID, and one in the node's own network, are left alone."""
     api = clustered.api
     assert api
     api.add(route("all", route=[{"dst": "172.16.0.0/16", "dev": "eth1"}]))
@@ -209,7 +212,7 @@ def test_a_sandbox_that_is_not_proven(clustered: Routed) -> None:
 
 
 def test_a_device_that_comes_later(clustered: Routed) -> None:
-    """A pod without the device is left alone, and has the route once it is attached."""
+    """A pod without the device is left alone, and gets the route once the device is attached."""
     api = clustered.api
     assert api
     clustered.pod.ip("link", "set", "eth1", "name", "later")
@@ -223,7 +226,7 @@ def test_a_device_that_comes_later(clustered: Routed) -> None:
 
 
 def test_without_the_api_server(clustered: Routed) -> None:
-    """While it is away everything stays, also through a new agent; what changed meanwhile is followed when it is back."""
+    """While it is away everything stays, also through a new agent; changes are followed when it is back."""
     api = clustered.api
     assert api
     api.add(route("one", route=[{"dst": "172.16.0.0/16", "dev": "eth1"}], pods=[{"labels": {"app": "web"}}]))
@@ -240,7 +243,7 @@ def test_without_the_api_server(clustered: Routed) -> None:
 
 
 def test_what_was_deleted_stays_so_without_the_api_server(clustered: Routed) -> None:
-    """An agent that is killed once it has acted on a deletion leaves none of it to the next one, which has no API server."""
+    """An agent that is killed after it acted on a deletion leaves nothing of it to the next one, which has no API server."""
     api = clustered.api
     assert api
     api.add(route("one", route=[{"dst": "172.16.0.0/16", "dev": "eth1"}]))
@@ -257,7 +260,7 @@ def test_what_was_deleted_stays_so_without_the_api_server(clustered: Routed) -> 
 
 
 def test_what_was_learnt_last_is_kept_at_the_end(clustered: Routed) -> None:
-    """An agent that is told to end leaves the Services of that moment to the next one, which has no API server."""
+    """An agent that ends leaves the present Services to the next one, which has no API server."""
     api = clustered.api
     assert api
     api.add(route("one", svc=[{"namespace": "default", "name": "web", "dev": "eth1"}]))
@@ -274,7 +277,7 @@ def test_what_was_learnt_last_is_kept_at_the_end(clustered: Routed) -> None:
 
 
 def test_another_number_of_our_routes(routed: Routed) -> None:
-    """Those with the former number are taken out by the next agent, once; it keeps the new number, also through a kill."""
+    """The next agent removes routes with the former protocol number, once; it keeps the new number, also through a kill."""
     routed.cached()
     routed.file.write_text(json.dumps([{"route": "172.16.0.0/16", "dev": "eth1"}, {"route": "172.17.0.0/16", "dev": "eth1"}]))
     routed.live.start()
@@ -302,7 +305,7 @@ def test_another_number_of_our_routes(routed: Routed) -> None:
 
 
 def test_networks_of_the_cluster_are_found(clustered: Routed) -> None:
-    """They stay with the CNI plugin's default route from the first moment; what a server does not tell of is remarked."""
+    """They keep the CNI plugin's default route from the first moment; what a server does not report is noted."""
     api = clustered.api
     assert api
     for name, taken in (("n1", "10.244.0.0/24"), ("n2", "10.244.1.0/24"), ("n3", "10.244.2.0/24"), ("n4", "none")):
@@ -332,7 +335,10 @@ def test_networks_of_the_cluster_are_found(clustered: Routed) -> None:
 
 
 def test_what_is_refused(clustered: Routed) -> None:
-    """Entries that cannot be are told by name, the others are made; the API server's address takes a gate."""
+    """Invalid entries are reported by name and the others made.
+
+    A route to the API server's address needs the gate allow-apiserver.
+    """
     api = clustered.api
     assert api
     api.add(service("kubernetes", "10.96.0.1"), "default")
@@ -359,7 +365,7 @@ def test_what_is_refused(clustered: Routed) -> None:
 
 
 def test_a_pod_of_our_own(clustered: Routed, sandbox: str) -> None:
-    """The routes of a pod that is attached here are found by its record, with no file of the runtime; ADD answers with them."""
+    """The routes of a pod that we attached are found by its record, without a file of the runtime; ADD returns with them made."""
     api = clustered.api
     assert api
     api.add(route("own", route=[{"dst": "172.16.0.0/16", "dev": "net1"}]))
@@ -387,7 +393,7 @@ def test_a_pod_of_our_own(clustered: Routed, sandbox: str) -> None:
 
 
 def test_what_the_node_reports(clustered: Routed) -> None:
-    """Its NodeState says what became of each Route, and nothing more is written while nothing changes."""
+    """Its NodeState has the outcome of each Route, and is not written while nothing changes."""
     api = clustered.api
     assert api
     unreachable = {"dst": "172.17.0.0/16", "dev": "eth1", "via": "192.0.2.9"}
@@ -413,7 +419,7 @@ def test_what_the_node_reports(clustered: Routed) -> None:
 
 
 def test_a_file_that_is_put_back(routed: Routed) -> None:
-    """A wrong file is told; the former one in its place, as it was, is no fault any more."""
+    """A wrong file is reported; when the former one is back, unchanged, there is no fault any more."""
     routed.cached()
     routed.file.write_text(json.dumps([{"route": "172.16.0.0/16", "dev": "eth1"}]))
     routed.live.start()

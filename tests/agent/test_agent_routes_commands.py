@@ -27,7 +27,7 @@ POD = "default/web-0"
 
 @dataclass
 class Front:
-    """A node whose runtime's cache tells of a pod of another CNI plugin."""
+    """A node whose runtime's cache has a pod of another CNI plugin."""
 
     live: LiveNode
     pod: DualPod
@@ -44,7 +44,7 @@ class Front:
         return done.returncode, done.stdout, done.stderr
 
     def json(self, *argv: str, code: int = 0) -> Any:
-        """What a command of ours says as JSON."""
+        """The output of a command of ours as JSON."""
         ended, out, err = self.run("routes", *argv, "--json")
         assert ended == code, (out, err)
         return json.loads(out)
@@ -54,7 +54,7 @@ class Front:
         return [each.removesuffix(f" {OURS}") for each in self.pod.routes() if each.endswith(f" {OURS}")]
 
     def wait(self, *routes: str) -> None:
-        """Until these are the routes of ours in the pod."""
+        """Wait until our routes in the pod are these."""
         wait_until(lambda: self.routes() == list(routes), what=f"routes {routes}; it has {self.routes()}")
 
     def asks(self, *entries: dict[str, str]) -> None:
@@ -63,7 +63,7 @@ class Front:
 
 @pytest.fixture
 def front(live: LiveNode, tmp_path: Path) -> Iterator[Front]:
-    """No cluster, and no agent yet."""
+    """A node without a cluster, and without an agent yet."""
     cache, file, settings = routing(tmp_path)
     with dual_pod() as pod:
         made = Front(live, pod, cache, file)
@@ -74,7 +74,7 @@ def front(live: LiveNode, tmp_path: Path) -> Iterator[Front]:
 
 
 def test_what_the_agent_keeps_is_listed(front: Front) -> None:
-    """Each Route with its pods, and what is there or skipped in a pod; an unknown pod is a failure."""
+    """The list has each Route with its pods, and what is made or skipped in a pod; an unknown pod is a failure."""
     front.asks({"route": "172.16.0.0/16", "dev": "eth1", "via": "10.2.0.1"}, {"route": "172.17.0.0/16", "dev": "eth7"})
     front.live.start()
     front.wait("172.16.0.0/16 10.2.0.1 eth1")
@@ -90,7 +90,7 @@ def test_what_the_agent_keeps_is_listed(front: Front) -> None:
 
 
 def test_without_an_agent_and_switched_off(front: Front) -> None:
-    """No agent is exit code 3, and the setting that is off is 2, whether an agent runs or not."""
+    """Without an agent the exit code is 3; with the setting off it is 2, with and without an agent."""
     assert front.run("routes", "list")[0] == 3
     front.live.settings["USERSPACE_CNI_ROUTES"] = "false"
     code, _, err = front.run("routes", "list")
@@ -102,7 +102,7 @@ def test_without_an_agent_and_switched_off(front: Front) -> None:
 
 
 def test_drift_is_found_and_not_repaired(front: Front) -> None:
-    """What is missing and what is too many is told, with and without an agent, until a pass has set it right."""
+    """Missing and surplus routes are reported, with and without an agent, until a pass has repaired them."""
     front.asks({"route": "172.16.0.0/16", "dev": "eth1"}, {"route": "172.17.0.0/16", "dev": "eth1"})
     front.pod.ip("route", "add", "10.99.0.0/16", "dev", "eth0", "proto", OURS)
     front.cached(str(Path(front.pod.path).parent / "gone"), "gone", "b" * 64)
@@ -122,7 +122,7 @@ def test_drift_is_found_and_not_repaired(front: Front) -> None:
 
 
 def test_what_cannot_be_looked_at_is_no_good_news(front: Front) -> None:
-    """Where the runtime's cache cannot be read, its pods are not known: that is told, and is a failure."""
+    """When the runtime's cache cannot be read, its pods are unknown: that is reported as a failure."""
     assert front.json("check")["sound"]
     (front.cache / "results").rename(front.cache / "former")
     (front.cache / "results").touch()
@@ -136,7 +136,9 @@ def test_what_cannot_be_looked_at_is_no_good_news(front: Front) -> None:
 
 
 def test_what_becomes_of_a_packet(front: Front) -> None:
-    """Which Route, which next hop and why, before it is applied; and the kernel's own answer, of either version of IP."""
+    """The command shows which Route, which next hop and why, before it is
+    applied, and the kernel's own answer, for both IP versions.
+    """
     front.asks({"route": "172.16.0.0/16", "dev": "eth1", "via": "10.2.0.1"})
     code, out, _ = front.run("routes", "explain", POD, "172.16.9.9")
     assert code == 0
@@ -162,7 +164,7 @@ def test_what_becomes_of_a_packet(front: Front) -> None:
 
 
 def test_the_node_s_own_namespace_is_left_alone(front: Front) -> None:
-    """A path of the cache that leads to the node's own network is neither looked at nor explained."""
+    """A path in the cache that leads to the node's own network is neither looked at nor explained."""
     front.cached("/proc/self/ns/net", "host", "c" * 64)
     assert [each["name"] for each in front.json("check")["pods"]] == ["web-0"]
     code, _, err = front.run("routes", "explain", "default/host", "10.0.0.1")
@@ -170,7 +172,7 @@ def test_the_node_s_own_namespace_is_left_alone(front: Front) -> None:
 
 
 def test_in_a_cluster_it_takes_what_an_agent_has_read(front: Front) -> None:
-    """Without it, what Route objects ask for is not known, which is no good news; with it, the agent may be away."""
+    """Without an agent's file, what Route objects ask for is unknown, and that is a failure; with it, the agent may be away."""
     with defined_server() as api:
         api.add(node("n1", "192.0.2.11"))
         metadata = {"name": "web-0", "namespace": "default", "uid": "u-web-0"}
@@ -206,7 +208,10 @@ def test_in_a_cluster_it_takes_what_an_agent_has_read(front: Front) -> None:
 
 
 def test_routes_are_taken_out(front: Front) -> None:
-    """All of ours and no others, of one pod or of all; what an agent will put back is said before."""
+    """All of our routes, and no others, are removed from one pod or from all.
+
+    The command says beforehand which the agent will restore.
+    """
     before = front.pod.routes()
     with dual_pod() as second:
         front.cached(second.path, "web-1", "b" * 64)
@@ -236,7 +241,7 @@ def test_routes_are_taken_out(front: Front) -> None:
 
 
 def test_pods_of_which_nothing_can_be_read_may_have_routes(front: Front) -> None:
-    """Then it does not say that all are gone; of a pod that is named it has to know only that one."""
+    """Then the command does not say that all are gone; with a named pod only that one has to be readable."""
     front.asks({"route": "172.16.0.0/16", "dev": "eth1"})
     front.live.start()
     front.wait("172.16.0.0/16 - eth1")
@@ -252,7 +257,7 @@ def test_pods_of_which_nothing_can_be_read_may_have_routes(front: Front) -> None
 
 
 def test_a_container_outside_of_a_cluster_is_named(front: Front) -> None:
-    """As its runtime calls it, or by the beginning of its id: podman says no namespace."""
+    """By the name that its runtime uses, or by the beginning of its ID: podman gives no namespace."""
     written(front.cache, front.pod.path, "b" * 64, K8S_POD_NAME="c1")
     (front.cache / "results" / f"net-{BOX}-eth0").unlink()
     front.asks({"route": "172.16.0.0/16", "dev": "eth1"})
@@ -269,7 +274,7 @@ def test_a_container_outside_of_a_cluster_is_named(front: Front) -> None:
 
 
 def test_a_program_in_a_pod_s_network(front: Front) -> None:
-    """It has the pod's links and the node's files, signals as usual, and its exit code is the command's."""
+    """It has the pod's links and the node's files, gets signals as usual, and its exit code is the command's."""
     code, out, err = front.run("enter", POD, "ip", "-o", "-4", "address", "show", "eth1")
     assert (code, "10.2.0.2/16" in out, err) == (0, True, "")
     assert [front.run("enter", POD, *each, "sh", "-c", "exit 7")[0] for each in ((), ("--",))] == [7, 7]
@@ -282,14 +287,14 @@ def test_a_program_in_a_pod_s_network(front: Front) -> None:
 
 
 def test_the_node_s_own_network_is_not_entered(front: Front) -> None:
-    """A path of the cache that leads there is refused."""
+    """A path in the cache that leads there is refused."""
     front.cached("/proc/self/ns/net", "host", "c" * 64)
     code, out, err = front.run("enter", "default/host", "ip", "link")
     assert (code, out, "the node's own" in err) == (1, "", True)
 
 
 def test_a_file_becomes_the_node_s(front: Front) -> None:
-    """A short form is in force in one step; a dry run, the same once more, and a wrong entry change nothing."""
+    """A short form takes effect in one step; a dry run, the same file again, and a wrong entry change nothing."""
     front.live.start()
     given = json.dumps([{"route": "172.16.0.0/16", "dev": "eth1"}])
     assert front.run("routes", "apply", "-f", "-", "--dry-run", given=given)[0] == 0
@@ -306,7 +311,7 @@ def test_a_file_becomes_the_node_s(front: Front) -> None:
 
 
 def test_objects_without_a_cluster(front: Front) -> None:
-    """They become the node's file, too, which the next agent reads; what is wrong of each is told."""
+    """They become the node's file, too, which the next agent reads; each fault of them is reported."""
     good = {"apiVersion": "k8s.ovn.org/v1", "kind": "Route", "metadata": {"name": "good"}}
     spec = {"route": [{"dst": "172.16.0.0/16", "dev": "eth1"}], "svc": [{"namespace": "a", "name": "b", "dev": "eth1"}]}
     bad = {**good, "metadata": {"name": "bad"}, "spec": {"route": [{"dst": "10.0.0.0/8", "dev": "lo"}], "priority": 1}}
@@ -321,7 +326,7 @@ def test_objects_without_a_cluster(front: Front) -> None:
 
 
 def test_objects_go_into_the_api(front: Front) -> None:
-    """Each is created, changed or left as it is; what another said is taken over by force; entries stay the node's."""
+    """Each is created, changed or left unchanged; fields of another writer are taken over by force; entries stay the node's."""
     with defined_server() as api:
         front.live.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(front.live.directory)
         thing: dict[str, Any] = {"apiVersion": "k8s.ovn.org/v1", "kind": "Route", "metadata": {"name": "low-latency"}}

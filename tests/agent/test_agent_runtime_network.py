@@ -1,4 +1,4 @@
-"""The network that the agent puts in place for the node's runtimes: when, over what, how it changes, and how it goes."""
+"""The network that the agent installs for the node's runtimes: when, over which file, how it changes, and how it is removed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOREIGN = '{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "bridge
 
 
 class Networks:
-    """A node whose settings are a file, with a directory of runtimes' networks that is not there yet."""
+    """A node whose settings are a file, and whose directory of runtimes' networks does not exist yet."""
 
     def __init__(self, live: LiveNode) -> None:
         self.live = live
@@ -38,30 +38,30 @@ class Networks:
         return {"cniVersion": "1.0.0", "name": "net", "plugins": [plugin], **keys}
 
     def file(self, name: str = "10-net.conflist", content: Mapping[str, Any] | None = None) -> Path:
-        """A file that is to be put in place."""
+        """A file that is to be installed."""
         path = self.live.directory / name
         path.write_text(json.dumps(self.listed() if content is None else content))
         return path
 
     def set(self, path: Path | None) -> None:
-        """Name the file in the settings, and tell a running agent."""
+        """Name the file in the settings, and make a running agent read them."""
         self.settings.write_text(f'cni_conf_file = "{path}"\n' if path else "")
 
     def hup(self) -> None:
         os.kill(self.live.pid, signal.SIGHUP)
 
     def names(self) -> list[str]:
-        """What is in the runtimes' directory, with what a death leaves."""
+        """The names in the runtimes' directory, with what a death leaves."""
         return sorted(path.name for path in self.directory.iterdir()) if self.directory.exists() else []
 
     def placed(self, name: str = "10-net.conflist") -> dict[str, Any]:
-        """The file there, without its mark."""
+        """The installed file, without its mark."""
         found: dict[str, Any] = json.loads((self.directory / name).read_text())
         assert found.pop(MARK)
         return found
 
     def spec(self) -> dict[str, Any]:
-        """What the agent says of it, after a look."""
+        """The agent's status of it, after a look."""
         _, body = agent.get(self.live.socket, "/api/v1/network", "POST")
         return next((each for each in json.loads(body)["specs"] if each["kind"] == "runtime-network"), {})
 
@@ -83,7 +83,9 @@ def networks(live: LiveNode) -> Networks:
 
 
 def test_the_setting(networks: Networks) -> None:
-    """Put there when the agent serves; follows its file and its name; stays while the agent is away; goes with the setting."""
+    """It is installed when the agent serves, follows its file and its name,
+    stays while the agent is away, and goes with the setting.
+    """
     live = networks.live
     networks.set(networks.file())
     live.start()
@@ -108,7 +110,7 @@ def test_the_setting(networks: Networks) -> None:
 
 @pytest.mark.parametrize("daemon", ["ovsdb", "vswitchd"])
 def test_not_while_no_pod_can_be_attached(networks: Networks, daemon: str) -> None:
-    """While the switch is away nothing is put there, and the agent says what it waits for; what is there already stays."""
+    """While the switch is away nothing is installed, and the agent says what it waits for; what is installed stays."""
     live = networks.live
     assert live.switch
     end, begin = {
@@ -135,7 +137,10 @@ def test_not_while_no_pod_can_be_attached(networks: Networks, daemon: str) -> No
 
 @pytest.mark.parametrize("kind", ["file", "link", "directory"])
 def test_what_another_program_has_there(networks: Networks, kind: str) -> None:
-    """It stays, whatever it is; ours comes when it has gone, and is no more ours once another program has replaced it."""
+    """Another's file stays, whatever it is.
+
+    Ours comes when that is removed, and stops being ours when another program replaces it.
+    """
     place = networks.directory / "10-net.conflist"
     networks.directory.mkdir()
     if kind == "link":
@@ -166,8 +171,10 @@ def test_what_another_program_has_there(networks: Networks, kind: str) -> None:
 
 
 def test_what_becomes_of_it_meanwhile(networks: Networks) -> None:
-    """Removed by hand it is put there again, changed by hand it is put back; a file that is away, or that ADD would refuse,
-    leaves what is there."""
+    """Removed by hand it is installed again, changed by hand it is restored.
+
+    A source file that is missing, or that ADD would refuse, leaves the installed one.
+    """
     file = networks.file()
     networks.set(file)
     networks.live.start()
@@ -207,7 +214,7 @@ def test_what_becomes_of_it_meanwhile(networks: Networks) -> None:
 
 
 def test_install_and_uninstall(networks: Networks) -> None:
-    """`install --network` before an agent, beside one, and `none`; the setting goes before it; `uninstall` takes all away."""
+    """`install --network` before an agent, beside one, and `none`; the setting takes precedence; `uninstall` removes all."""
     live, directory = networks.live, networks.directory
     code, told, _ = networks.install(networks.file())
     assert (code, f"the agent puts {directory}/10-net.conflist in place when it serves" in told, networks.names()) == (
@@ -245,7 +252,7 @@ def test_install_and_uninstall(networks: Networks) -> None:
 
 
 def test_without_an_agent(networks: Networks) -> None:
-    """`install --standalone --network` puts it there itself; `none` takes it away."""
+    """`install --standalone --network` installs it itself; `none` removes it."""
     code, told, _ = networks.install(networks.file(), "--standalone")
     assert (code, "is in place" in told, networks.names()) == (0, True, ["10-net.conflist"])
     assert networks.placed() == networks.listed()
@@ -254,7 +261,7 @@ def test_without_an_agent(networks: Networks) -> None:
 
 
 def test_another_directory(networks: Networks) -> None:
-    """The next agent takes the file from the former directory; a copy that people made of it there is theirs."""
+    """The next agent removes the file from the former directory; a copy that people made there stays."""
     networks.set(networks.file())
     live = networks.live.start()
     wait_until(lambda: networks.names() == ["10-net.conflist"], what="the network")
@@ -268,7 +275,7 @@ def test_another_directory(networks: Networks) -> None:
 
 
 def test_a_state_directory_that_was_lost(networks: Networks) -> None:
-    """Its file is another installation's by then: it stays, and the agent says whose it is."""
+    """Its file belongs to another installation then: it stays, and the agent says whose it is."""
     networks.set(networks.file())
     live = networks.live.start()
     wait_until(lambda: networks.names() == ["10-net.conflist"], what="the network")

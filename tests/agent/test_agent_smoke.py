@@ -1,4 +1,4 @@
-"""Shim, agent and switch together: the shortest way through all of them."""
+"""The shortest test of shim, agent and switch together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.lab.node.node import Node
 
 
 def test_attach_and_detach(node: Node, sandbox: str) -> None:
-    """ADD through shim and agent makes the port, DEL removes everything, and the agent stops in good order."""
+    """ADD through shim and agent makes the port, DEL removes everything, and the agent stops in an orderly way."""
     with running(node) as agent:
         added = node.run("ADD", node.network(), sandbox)
         assert (added.status, node.switch and len(node.switch.ports("br-test"))) == (0, 1), added.stdout

@@ -1,4 +1,4 @@
-"""The agent's socket is removed: within seconds the same agent is found again, and what it was doing goes on."""
+"""After the agent's socket was removed, the same agent is found again within seconds, and its work goes on."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def answers(live: LiveNode) -> bool:
 
 @pytest.mark.parametrize("whole", [False, True], ids=["socket", "directory"])
 def test_removed_amid_an_add(live: LiveNode, sandbox: str, whole: bool) -> None:
-    """The file, or the whole run directory with its locks, goes while an ADD waits for the switch: that ADD succeeds, the next
-    calls find the agent, and it is the same process.
+    """The file, or the whole run directory with its locks, is removed while an ADD waits for the switch.
+
+    That ADD succeeds, the next calls find the agent, and it is the same process.
     """
     live.start()
     pid = live.pid

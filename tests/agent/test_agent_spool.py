@@ -1,4 +1,4 @@
-"""The spool: what is called while no agent is there, and what the next one makes of it."""
+"""The spool: calls while there is no agent, and what the next one does with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def now() -> int:
 
 
 def test_without_an_agent(live: LiveNode, sandbox: str) -> None:
-    """Only DEL succeeds, by being spooled; ADD, CHECK and GC say 11 and STATUS 50, naming the socket; nothing is done."""
+    """Only DEL succeeds, because it is spooled; ADD, CHECK and GC answer 11 and STATUS 50, naming the socket; nothing is done."""
     network = live.network()
     for verb in ("ADD", "CHECK", "GC"):
         refused(live.run(verb, network, sandbox), 11, live.socket)
@@ -37,7 +37,7 @@ def test_without_an_agent(live: LiveNode, sandbox: str) -> None:
 
 @pytest.mark.parametrize("mode", ["client", "server"])
 def test_a_spooled_del_is_carried_out_before_any_call(live: LiveNode, sandbox: str, mode: str) -> None:
-    """The attachment of a DEL that was called in the agent's absence is `deleting` before the agent accepts, and soon gone."""
+    """The attachment of a spooled DEL is `deleting` before the agent accepts calls, and soon gone."""
     network = live.network("1.0.0", ipam=live.host_local())
     network["host"]["vhost"]["mode"] = mode
     live.start()
@@ -54,7 +54,7 @@ def test_a_spooled_del_is_carried_out_before_any_call(live: LiveNode, sandbox: s
 
 
 def test_add_behind_a_spooled_del(live: LiveNode, sandbox: str) -> None:
-    """An ADD of the same name right after the start begins anew, with one port and one lease, and stays."""
+    """An ADD of the same name right after the start makes a new attachment, with one port and one lease, which stays."""
     network = live.network("1.0.0", ipam=live.host_local())
     live.start()
     succeeded(live.run("ADD", network, sandbox))
@@ -73,7 +73,7 @@ def test_add_behind_a_spooled_del(live: LiveNode, sandbox: str) -> None:
 
 
 def test_a_newer_attachment_is_not_hurt(live: LiveNode, sandbox: str) -> None:
-    """A DEL of before the ADD says nothing of it: neither one that the ADD found in the spool, nor one that came there later."""
+    """A DEL that is older than the ADD does not apply to it, whether the ADD found it in the spool or it came there later."""
     network, long_ago = live.network(), now()
     succeeded(live.run("DEL", network, sandbox))
     added = live.in_process("ADD", network, sandbox)
@@ -91,7 +91,7 @@ def test_a_newer_attachment_is_not_hurt(live: LiveNode, sandbox: str) -> None:
 
 
 def test_on_the_tick(live: LiveNode, sandbox: str) -> None:
-    """A DEL that is spooled while an agent runs needs no call and no restart to be carried out; other networks are not hurt."""
+    """A DEL that is spooled while an agent runs is carried out without a call or restart; other networks are not affected."""
     live.start()
     network, other = live.network(), live.network(name="other")
     succeeded(live.run("ADD", network, sandbox))
@@ -109,7 +109,7 @@ def test_on_the_tick(live: LiveNode, sandbox: str) -> None:
 
 
 def test_on_sighup(live: LiveNode, sandbox: str) -> None:
-    """SIGHUP has a pass made, however far away the tick is."""
+    """SIGHUP starts a pass, however far away the tick is."""
     live.settings["USERSPACE_CNI_TICK_S"] = "10000"
     live.start()
     succeeded(live.run("ADD", live.network(), sandbox))
@@ -121,7 +121,7 @@ def test_on_sighup(live: LiveNode, sandbox: str) -> None:
 
 @pytest.mark.parametrize("verb", ["ADD", "DEL"])
 def test_the_plugin_in_process_carries_it_out_too(live: LiveNode, sandbox: str, verb: str) -> None:
-    """Without any agent, the next in-process verb carries spooled DELs out, of its own container and of others."""
+    """Without an agent, the next in-process verb carries out spooled DELs, of its own container and of others."""
     network = live.network()
     live.start()
     for name in (STRANGER, container(1), container(2)):
@@ -142,7 +142,10 @@ def test_the_plugin_in_process_carries_it_out_too(live: LiveNode, sandbox: str, 
 
 
 def test_what_is_no_entry(live: LiveNode, sandbox: str) -> None:
-    """Garbage, a directory, a link, a fifo and a half-written file keep no DEL from being heard; what is none is put aside."""
+    """Garbage, a directory, a link, a fifo and a half-written file do not prevent DELs from being read.
+
+    Invalid entries are moved aside.
+    """
     network = live.network()
     live.start()
     succeeded(live.run("ADD", serving(live), sandbox))

@@ -1,4 +1,4 @@
-"""The agent is told to end: what runs comes to its end or is undone, and the next one finds nothing that it must repair."""
+"""When the agent is told to end, running calls finish or are undone, and the next agent finds nothing to repair."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tests.lab.node.node import Node
 from tests.lab.switch.switch import FOR_EVER_S, wait_until
 
 TGKILL = 234
-"""The system call by which one thread is given a signal; no library wraps it."""
+"""The system call that sends a signal to one thread; no library wraps it."""
 SOON_S = 0.3
-"""How long an agent that ends waits for a call of which the test knows that it hangs."""
+"""How long an ending agent waits for a call that, as the test knows, hangs."""
 
 
 def ended(live: LiveNode) -> None:
-    """The agent ends in good order, and its socket is gone."""
+    """The agent ends in an orderly way, and its socket is gone."""
     assert live.end() == 0
     assert not os.path.lexists(live.socket)
 
 
 def test_idle(live: LiveNode, sandbox: str) -> None:
-    """An agent without work ends at once, also when it is told by two signals together, and its ports stay."""
+    """An agent without work ends at once, also on two signals together, and its ports stay."""
     live.start()
     succeeded(live.run("ADD", live.network(), sandbox))
     before = row_of(live)
@@ -49,7 +49,7 @@ def test_idle(live: LiveNode, sandbox: str) -> None:
 
 
 def test_whichever_thread_is_given_the_signal(live: LiveNode) -> None:
-    """The kernel may give a signal to any thread, as it does when one is starting an IPAM plugin: the agent ends all the same."""
+    """The kernel may deliver the signal to any thread, such as one that starts an IPAM plugin: the agent ends all the same."""
     live.start()
     others = [int(task.name) for task in Path(f"/proc/{live.pid}/task").iterdir() if int(task.name) != live.pid]
     assert ctypes.CDLL(None).syscall(TGKILL, live.pid, others[0], signal.SIGTERM) == 0
@@ -58,9 +58,9 @@ def test_whichever_thread_is_given_the_signal(live: LiveNode) -> None:
 
 
 def test_with_an_add_that_comes_to_its_end(live: LiveNode, sandbox: str) -> None:
-    """An ADD that needs a moment more is answered, and what it made stays, also when the agent is told to end once more.
+    """An ADD that takes a moment more is answered and stays, also when the agent is told to end a second time.
 
-    No other caller is let in meanwhile.
+    No other call is accepted meanwhile.
     """
     live.start(FINISH_S=FOR_EVER_S)
     with paused_vswitchd(switch_of(live)):
@@ -85,7 +85,7 @@ def test_with_an_add_that_comes_to_its_end(live: LiveNode, sandbox: str) -> None
 
 @pytest.mark.parametrize("mode", ["client", "server"])
 def test_with_an_add_that_does_not(live: LiveNode, sandbox: str, mode: str) -> None:
-    """ADDs that wait for a switch that hangs are cut short with 11, and the next agent leaves nothing of them."""
+    """ADDs that wait for a hanging switch are ended with 11, and the next agent leaves nothing of them."""
     live.settings["USERSPACE_CNI_DEADLINE_S"] = str(FOR_EVER_S)
     live.start(FINISH_S=SOON_S)
     network = live.network("1.0.0", ipam=live.host_local())
@@ -103,7 +103,7 @@ def test_with_an_add_that_does_not(live: LiveNode, sandbox: str, mode: str) -> N
 
 
 def test_with_verbs_in_the_ipam_plugin(live: LiveNode, sandbox: str) -> None:
-    """An IPAM plugin that hangs holds the end no longer; the DEL is spooled, and the next agent finishes both."""
+    """A hanging IPAM plugin does not delay the end any longer; the DEL is spooled, and the next agent finishes both."""
     live.settings["USERSPACE_CNI_DEADLINE_S"] = str(FOR_EVER_S)
     live.start(FINISH_S=SOON_S)
     adding, deleting = scripted(live, "adding"), scripted(live, "deleting")
@@ -142,7 +142,7 @@ def test_second_agent(node: Node) -> None:
 
 
 def test_an_agent_after_another(node: Node) -> None:
-    """An agent that is started while the former one ends serves in its place; told to stop before that, it ends in good order."""
+    """An agent that is started while the former one ends replaces it; told to stop before that, it ends in an orderly way."""
     install_shim(node)
     first = Agent(node).start()
     second, third = Agent(node), Agent(node)

@@ -1,4 +1,4 @@
-"""Pods in a Subnet, with an agent that watches it: where their addresses are from, and the IP objects that tell of them."""
+"""Pods in a Subnet, with an agent that watches it: where their addresses come from, and the IP objects that describe them."""
 
 from __future__ import annotations
 
@@ -106,12 +106,12 @@ class Pods:
 
 
 def asked(api: ApiServer) -> int:
-    """How many requests came in that are no watch: one ends and is opened again by its own time."""
+    """How many requests came in without watches, which end and are opened again at their own time."""
     return sum(each.verb != "WATCH" for each in api.requests)
 
 
 def is_quiet(live: LiveNode, api: ApiServer) -> bool:
-    """Whether two passes of reconciliation ask nothing."""
+    """Whether two passes of reconciliation send no request."""
     before = asked(api)
     live.reconcile()
     live.reconcile()
@@ -141,7 +141,7 @@ def test_two_nodes(first: LiveNode, second: LiveNode) -> None:
 
 
 def test_it_is_needed_for_add_alone(first: LiveNode, api: ApiServer, sandbox: str) -> None:
-    """CHECK, GC and DEL of what is attached go on when the Subnet is deleted, also when records are lost."""
+    """After the Subnet was deleted, CHECK, GC and DEL of attachments work, also without their records."""
     network = podnet(first)
     first.start()
     result = succeeded(first.run("ADD", network, sandbox))
@@ -160,7 +160,7 @@ def test_it_is_needed_for_add_alone(first: LiveNode, api: ApiServer, sandbox: st
 
 
 def test_objects_follow_pods(first: LiveNode, api: ApiServer, sandbox: str) -> None:
-    """Each pod has an object while it is attached, and none after; at rest nothing is asked."""
+    """Each pod has an object while it is attached, and none afterwards; at rest no request is sent."""
     pods = Pods(first, api, sandbox)
     first.start()
     results = pods.run_all("ADD")
@@ -187,7 +187,7 @@ def test_objects_follow_pods(first: LiveNode, api: ApiServer, sandbox: str) -> N
 
 
 def test_a_verb_waits_for_no_object(first: LiveNode, api: ApiServer, sandbox: str) -> None:
-    """While the server hangs over an object, verbs end; an agent that dies then leaves the rest to the next one."""
+    """Verbs end while the server hangs over an object; if the agent dies then, the next one does the rest."""
     pods = Pods(first, api, sandbox)
     first.start()
     api.faults.append(Fault("PATCH", hang=60.0, about="/ips"))
@@ -206,7 +206,7 @@ def test_a_verb_waits_for_no_object(first: LiveNode, api: ApiServer, sandbox: st
 
 
 def test_a_dead_agents_objects(first: LiveNode, api: ApiServer, sandbox: str) -> None:
-    """What was detached while no agent ran loses its object with the next one; another node's objects are not seen."""
+    """The next agent deletes the objects of what was detached without an agent; it does not read another node's."""
     pods = Pods(first, api, sandbox)
     add(
         api,
@@ -227,12 +227,12 @@ def test_a_dead_agents_objects(first: LiveNode, api: ApiServer, sandbox: str) ->
 
 
 def is_no_more_awaited(live: LiveNode, network: dict[str, Any], sandbox: str, args: str) -> bool:
-    """Whether ADD refuses it for good."""
+    """Whether ADD refuses it finally."""
     return bool(live.run("ADD", network, sandbox, CNI_ARGS=args).document["code"] == 7)
 
 
 def test_what_is_awaited(first: LiveNode, api: ApiServer, sandbox: str) -> None:
-    """ADD tries again (11) while the node has no range; a Subnet that does not exist, or is not for its pods, is 7."""
+    """ADD answers "try again" (11) while the node has no range; a Subnet that does not exist, or is not for its pods, is 7."""
     rules = '[[rule]]\nnamespaces = ["default"]\nbridges = ["br-test"]\nvlans = [0, "200-299"]\n'
     Path(first.environ["USERSPACE_CNI_CONFIG"]).write_text(rules)
     add(api, "Vlan", "v7", spec={"id": 7, "provider": "net1"})
@@ -271,7 +271,7 @@ def test_what_is_awaited(first: LiveNode, api: ApiServer, sandbox: str) -> None:
 
 
 def test_the_server_was_never_there(first: LiveNode, api: ApiServer, sandbox: str) -> None:
-    """What is not known because the server is away is tried again (11), and served as soon as it is known."""
+    """What is unknown because the server is away is "try again" (11), and works as soon as it is known."""
     api.faults.append(Fault(status=503, about="/subnets"))
     first.start()
     refused(first.run("ADD", podnet(first), sandbox), 11, "Subnet 'pods' is not known yet")
@@ -281,7 +281,7 @@ def test_the_server_was_never_there(first: LiveNode, api: ApiServer, sandbox: st
 
 
 def test_a_controller_divides_it(first: LiveNode, api: ApiServer, sandbox: str) -> None:
-    """A leader gives the node its range, which ADD has lacked, and counts the addresses that the agent tells of."""
+    """A leader gives the node the range that ADD lacked, and counts the addresses that the agent reports."""
     api.add(node("n1"))
     add(api, "Subnet", "divided", spec={**SUBNET, "perNodePrefix": 28})
     network = podnet(first, subnet="divided")

@@ -1,4 +1,4 @@
-"""Server mode under an ovs-vswitchd that is killed: a dead socket keeps no port closed, and no dead one is given to a pod."""
+"""Server mode when ovs-vswitchd is killed: no dead socket prevents a port from being opened, and none is given to a pod."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def source(live: LiveNode, name: str = CONTAINER) -> Path:
 
 @contextmanager
 def paused(live: LiveNode) -> Iterator[None]:
-    """The agent stopped: it sees nothing of what happens meanwhile."""
+    """The agent is stopped during the block, and sees nothing of what happens."""
     pause(live.pid)
     try:
         yield
@@ -51,13 +51,13 @@ def paused(live: LiveNode) -> Iterator[None]:
 
 
 def leave_dead(path: Path) -> None:
-    """A socket whose process was killed."""
+    """Leave a socket whose process was killed."""
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(path))
 
 
 def test_killed_twice_before_a_socket_is_placed(live: LiveNode, sandbox: str) -> None:
-    """The second daemon dies right after it has bound its sockets: the third binds them all, and pods get these."""
+    """The second daemon dies right after it bound its sockets: the third binds them all, and pods get those."""
     switch, names = switch_of(live), [container(number) for number in range(4)]
     live.start()
     for name in names:
@@ -75,7 +75,7 @@ def test_killed_twice_before_a_socket_is_placed(live: LiveNode, sandbox: str) ->
 
 
 def test_its_end_is_in_the_log_and_the_metrics(live: LiveNode) -> None:
-    """That ovs-vswitchd has ended is told while there is none, and a metric says so until the next one answers."""
+    """The end of ovs-vswitchd is logged, and a metric shows it until the next daemon answers."""
     switch = switch_of(live)
     live.start()
     good = ("\nuserspace_cni_vswitchd_alive 1\n", "\nuserspace_cni_ovsdb_connected 1\n")
@@ -94,12 +94,12 @@ def test_its_end_is_in_the_log_and_the_metrics(live: LiveNode) -> None:
 
 
 def exposed(live: LiveNode) -> str:
-    """The agent's metrics, of which one that is not known yet is not there."""
+    """The agent's metrics; one that is not known yet is missing."""
     return get(live.socket, "/metrics")[1].decode()
 
 
 def test_a_dead_socket_goes_with_its_daemon(live: LiveNode, sandbox: str) -> None:
-    """The agent frees the names of a daemon that died as soon as it dies, before the next one can start."""
+    """The agent frees the names of a daemon as soon as it dies, before the next one can start."""
     live.start()
     succeeded(live.run("ADD", serving(live), sandbox))
     leave_dead(source(live))
@@ -114,7 +114,7 @@ def test_a_dead_socket_goes_with_its_daemon(live: LiveNode, sandbox: str) -> Non
 
 
 def test_an_agent_that_starts_before_the_next_daemon(live: LiveNode, sandbox: str) -> None:
-    """Two deaths of ovs-vswitchd without an agent: one that is started before the third daemon keeps it from dead sockets."""
+    """After two deaths of ovs-vswitchd without an agent, an agent that starts before the third daemon removes dead sockets."""
     switch, names = switch_of(live), [container(number) for number in range(3)]
     live.start()
     for name in names:
@@ -138,7 +138,7 @@ def test_an_agent_that_starts_before_the_next_daemon(live: LiveNode, sandbox: st
 def test_without_an_agent_systemd_removes_dead_sockets(live: LiveNode, sandbox: str) -> None:
     """Two deaths of ovs-vswitchd while the agent is stopped: with the drop-in for its unit the third daemon binds every socket.
 
-    Sockets of a living process elsewhere in that directory, and what is no socket, stay.
+    Sockets of living processes in that directory, and other files, stay.
     """
     switch, names = switch_of(live), [container(number) for number in range(3)]
     live.start()
@@ -164,14 +164,14 @@ def test_without_an_agent_systemd_removes_dead_sockets(live: LiveNode, sandbox: 
 
 
 def before_vswitchd_starts(switch: Switch) -> None:
-    """Run what the drop-in has systemd run before ovs-vswitchd, as systemd reads the line."""
+    """Run the drop-in's command as systemd does before ovs-vswitchd starts."""
     _, _, line = DROP_IN.read_text().replace("\\\n", " ").partition("\nExecStartPre=-")
     words = [word.replace("$$", "$") for word in shlex.split(line)]
     subprocess.run(words, env=os.environ | {"OVS_RUNDIR": switch.rundir}, check=True, timeout=60)
 
 
 def test_the_name_is_free_for_add(live: LiveNode, sandbox: str) -> None:
-    """A dead socket at the very name of a port, from a daemon that was killed amid its ADD, does not refuse every later ADD."""
+    """A dead socket with the name of a port, of a daemon that was killed during its ADD, does not make later ADDs fail."""
     live.start()
     for call in (live.run, live.run_standalone):
         leave_dead(source(live))
@@ -184,9 +184,9 @@ def test_the_name_is_free_for_add(live: LiveNode, sandbox: str) -> None:
 
 
 def test_a_socket_that_lives_stays(live: LiveNode, sandbox: str) -> None:
-    """A process that listens at the name of a port keeps it, and ADD says what the switch said.
+    """A process that listens at the name of a port keeps it, and the error of ADD has the switch's words.
 
-    The name is this test's alone: having failed to bind it, this ovs-vswitchd may fail again when the socket has gone.
+    No other test uses this name: once it has failed to bind a name, this ovs-vswitchd may fail again after the socket is gone.
     """
     live.start()
     name = container(0xA11FE)
@@ -200,7 +200,7 @@ def test_a_socket_that_lives_stays(live: LiveNode, sandbox: str) -> None:
 
 
 def test_check_tells_a_dead_socket(live: LiveNode, sandbox: str) -> None:
-    """CHECK and `check` look behind the name: a socket in its place whose daemon is dead is a difference."""
+    """CHECK and `check` look behind the name: a socket in place whose daemon is dead is a difference."""
     live.start()
     result = succeeded(live.run("ADD", serving(live), sandbox))
     live.kill()
@@ -222,7 +222,9 @@ FAILED = ["ofport=-1", 'error="could not open network device"']
 
 
 def test_a_port_that_could_not_be_opened(live: LiveNode, sandbox: str) -> None:
-    """Interface.error is part of what is lost: CHECK tells it, and the agent has ovs-vswitchd try again, on the same rows."""
+    """A port with Interface.error counts as lost: CHECK reports it, and the
+    agent makes ovs-vswitchd try again, on the same rows.
+    """
     switch, network = switch_of(live), live.network()
     live.start()
     result = succeeded(live.run("ADD", network, sandbox))
@@ -245,7 +247,7 @@ def test_a_port_that_could_not_be_opened(live: LiveNode, sandbox: str) -> None:
 
 
 def test_a_socket_that_could_not_be_made(live: LiveNode, sandbox: str) -> None:
-    """A server-mode port that failed is told, with the remedy, and left alone: a second attempt in one daemon can hang it."""
+    """A server-mode port that failed is reported with the remedy and left alone: a second attempt can hang the same daemon."""
     switch, network = switch_of(live), serving(live)
     live.start()
     result = succeeded(live.run("ADD", network, sandbox))
@@ -266,9 +268,9 @@ def test_a_socket_that_could_not_be_made(live: LiveNode, sandbox: str) -> None:
 
 
 def test_crashes_that_no_agent_saw(live: LiveNode, sandbox: str) -> None:
-    """Under a daemon that has met dead sockets these stay, for else it hangs with the next change; the next one heals all.
+    """Dead sockets that a daemon has met stay, because it would hang at the next change; the next daemon repairs all.
 
-    Nothing more is asked of that daemon: it may hang all the same, having closed descriptors that are not its sockets' any more.
+    Nothing more is asked of that daemon: it may hang all the same, because it closed descriptors that are no longer its sockets'.
     """
     switch, names = switch_of(live), [container(number) for number in range(3)]
     live.start()
@@ -292,7 +294,7 @@ def test_crashes_that_no_agent_saw(live: LiveNode, sandbox: str) -> None:
 
 
 def test_a_port_that_cannot_be_opened_is_tried_less_and_less(live: LiveNode, sandbox: str) -> None:
-    """Each attempt has ovs-vswitchd go through all of its ports: two dozen passes make one or two attempts, told once."""
+    """Each attempt makes ovs-vswitchd go through all its ports: two dozen passes make one or two attempts, logged once."""
     switch, network = switch_of(live), live.network()
     network["host"]["bridge"]["bridgeName"] = "br-admin"
     live.start()

@@ -1,4 +1,6 @@
-"""ProviderNetwork, Vlan, Subnet and a pod of a network that names it, all at once: in any order the bridge is the uplink's."""
+"""ProviderNetwork, Vlan, Subnet and a pod of a network that names it, at
+once: in any order the uplink's agent makes the bridge.
+"""
 
 from __future__ import annotations
 
@@ -59,19 +61,19 @@ def bridged(bridge: str) -> dict[str, Any]:
 
 
 def specs(live: LiveNode) -> dict[str, dict[str, Any]]:
-    """What the agent says of each provider network."""
+    """The agent's status of each provider network."""
     _, body = agent.get(live.socket, "/api/v1/network")
     return {each["name"]: each for each in json.loads(body)["specs"]}
 
 
 def maker(live: LiveNode, bridge: str = "br-net1") -> str:
-    """For which kind of owner the bridge was made; "" without a mark."""
+    """The kind of owner for which the bridge was made; "" without a mark."""
     found = [row["external_ids"].get("owner-kind", "") for row in switch_of(live).rows("Bridge") if row["name"] == bridge]
     return found[0] if found else ""
 
 
 def is_added(live: LiveNode, sandbox: str, codes: set[int]) -> bool:
-    """One more try of ADD: whether it succeeded. The codes of those that did not are kept; none of them has made the bridge."""
+    """Try ADD once more; whether it succeeded. The codes of failures are kept; none of these has made the bridge."""
     done = live.run("ADD", NETWORK, sandbox, CNI_ARGS=POD)
     assert maker(live) in ("", "node")
     if done.status:
@@ -80,8 +82,10 @@ def is_added(live: LiveNode, sandbox: str, codes: set[int]) -> bool:
 
 
 def test_all_at_once_in_any_order(cluster: LiveNode, api: ApiServer, sandbox: str) -> None:
-    """The pod tries from before the first object on; each time the uplink holds, and the pod is on its bridge in its VLAN. While
-    an object is missing ADD says so (7), and until the bridge is there 11."""
+    """The pod tries from before the first object on; in the end the uplink holds, and the pod is on its bridge in its VLAN.
+
+    While an object is missing ADD answers 7, and until the bridge exists 11.
+    """
     cluster.start()
     wait_until(lambda: cluster.run("ADD", NETWORK, sandbox, CNI_ARGS=POD).document["code"] == 7, what="all is known")
     for number, order in enumerate(permutations(OBJECTS)):
@@ -105,8 +109,11 @@ def test_all_at_once_in_any_order(cluster: LiveNode, api: ApiServer, sandbox: st
 
 @pytest.mark.parametrize("known", OBJECTS[:2], ids=["ProviderNetwork", "Vlan"])
 def test_a_name_that_an_object_owns(cluster: LiveNode, api: ApiServer, sandbox: str, known: dict[str, Any]) -> None:
-    """A network that names the bridge itself waits for it (11), though the NIC be absent, or the ProviderNetwork; with an agent
-    and without. Other bridges are made as ever."""
+    """A network that names the bridge itself waits for it (11), even if NIC or ProviderNetwork is missing, with an agent and
+    without.
+
+    Other bridges are made as usual.
+    """
     absent = {**known, "spec": {**known["spec"], **({"defaultInterface": "absent0"} if known is OBJECTS[0] else {})}}
     api.add(absent)
     cluster.start()
@@ -120,7 +127,7 @@ def test_a_name_that_an_object_owns(cluster: LiveNode, api: ApiServer, sandbox: 
 
 
 def test_before_the_objects_were_read(cluster: LiveNode, api: ApiServer, sandbox: str) -> None:
-    """What is a provider network's is not known then: a bridge that is not there may be (11); one of another name is none."""
+    """It is unknown then what is a provider network's: a missing bridge may be one (11); one with another name is not."""
     fault = Fault("LIST", status=503, about="/provider-networks")
     api.faults.append(fault)
     cluster.start()

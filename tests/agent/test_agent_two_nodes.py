@@ -29,7 +29,7 @@ ADDRESSES = ("10.56.0.11", "10.56.0.12")
 
 @pytest.fixture
 def nodes(live: LiveNode) -> Iterator[tuple[LiveNode, LiveNode]]:
-    """Both, on one wire, with agents that have the uplink; without it at the end."""
+    """Both nodes, on one wire, with agents that have the uplink, which they do not have any more at the end."""
     assert live.switch
     with Switch() as switch, node_with_shim(switch) as other, common_wire(live.switch.netns, switch.netns):
         both = live, other
@@ -54,7 +54,7 @@ def has_uplink(node: LiveNode) -> bool:
 
 
 def test_pods_of_two_agents(nodes: tuple[LiveNode, LiveNode]) -> None:
-    """Pods of both talk over a VLAN of the uplink, also while one agent is dead, and after the next one has come."""
+    """Pods of both reach each other over a VLAN of the uplink, also while one agent is dead and after its successor started."""
     with ExitStack() as stack:
         sandboxes = [stack.enter_context(netns()) for _ in nodes]
         calls = list(zip(nodes, ADDRESSES, sandboxes, CONTAINERS, strict=True))

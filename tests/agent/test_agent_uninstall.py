@@ -1,4 +1,4 @@
-"""The plugin taken away from a node that had an agent: nothing of it is left, and nothing is torn from a living pod."""
+"""Removing the plugin from a node that had an agent leaves nothing of it, and takes nothing from a living pod."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ def attached(node: Node, sandbox: str) -> None:
 
 
 def test_the_seccomp_profile_goes(node: Node) -> None:
-    """The profile for DPDK and what a killed `install` left beside it go; a profile of the administrator stays, and is told."""
+    """The profile for DPDK, and what a killed `install` left beside it, are removed.
+
+    An administrator's profile stays, and is named.
+    """
     install_profile(str(profiles(node).parent))
     (profiles(node) / ".dpdk.json.4711").touch()
     own = profiles(node) / "own.json"
@@ -59,7 +62,7 @@ def test_the_seccomp_profile_goes(node: Node) -> None:
 
 
 def test_a_profile_that_was_put_elsewhere(node: Node, tmp_path: Path) -> None:
-    """`--seccomp-dir` means what it does at `install`; a directory in which none of ours is, is named, also the second time."""
+    """`--seccomp-dir` means the same as at `install`; a directory without our profile is named, also the second time."""
     ours = install_profile(str(tmp_path / "one")).parent
     (tmp_path / "two").mkdir()
     for _ in range(2):
@@ -71,7 +74,7 @@ def test_a_profile_that_was_put_elsewhere(node: Node, tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_not_there(node: Node, tmp_path: Path) -> None:
-    """One that was named is refused before anything, for it is not the one that was meant; so is a name of none, and a file."""
+    """A named directory that is missing, an empty name, and a file are refused before anything is removed."""
     install_profile(str(profiles(node).parent))
     before = left(node)
     assert before != []
@@ -94,7 +97,7 @@ def test_a_directory_that_is_not_there(node: Node, tmp_path: Path) -> None:
 
 
 def test_a_directory_without_a_plugin(node: Node, tmp_path: Path) -> None:
-    """It is told, also when the plugin was taken away before; one with another program's file is told of as that."""
+    """A directory without our plugin is named, also when it was removed before; another program's file in it is named as that."""
     (tmp_path / "empty").mkdir()
     code, _, notes = uninstall(node, f"--bin-dir={tmp_path}/empty")
     where = Path(node.plugin).parent
@@ -107,7 +110,7 @@ def test_a_directory_without_a_plugin(node: Node, tmp_path: Path) -> None:
 
 
 def test_not_while_something_is_attached(node: Node, sandbox: str) -> None:
-    """While the agent serves, and then while a pod is attached, nothing is removed; after its DEL nothing is left."""
+    """Nothing is removed while the agent serves, and then while a pod is attached; after its DEL nothing is left."""
     with forked_agent(node) as agent:
         attached(node, sandbox)
         code, _, told = uninstall(node)
@@ -128,7 +131,7 @@ def test_not_while_something_is_attached(node: Node, sandbox: str) -> None:
 
 @contextmanager
 def routed(node: Node, directory: Path, **entry: str) -> Iterator[tuple[DualPod, list[str]]]:
-    """A pod of another CNI plugin, in which an agent, which has ended, has made a route; and its routes before that."""
+    """A pod of another CNI plugin with a route of an agent that has ended; and the routes that it had before."""
     cache, file, settings = routing(directory)
     file.write_text(json.dumps([entry]))
     with dual_pod() as pod:
@@ -142,7 +145,7 @@ def routed(node: Node, directory: Path, **entry: str) -> Iterator[tuple[DualPod,
 
 
 def test_routes_in_pods_go_with_it(node: Node, tmp_path: Path) -> None:
-    """Those that an agent has kept in pods of other CNI plugins, and what it knew of them."""
+    """The routes that an agent kept in other plugins' pods are removed, and the agent's notes of them."""
     with routed(node, tmp_path, route="default", dev="eth1", via="10.2.0.1") as (pod, before):
         node.settings["USERSPACE_CNI_ROUTE_PROTOCOL"] = "200"  # no agent has run since
         assert uninstall(node)[:2] == (0, "")
@@ -151,7 +154,7 @@ def test_routes_in_pods_go_with_it(node: Node, tmp_path: Path) -> None:
 
 
 def test_a_pod_whose_routes_cannot_be_taken_out(node: Node, tmp_path: Path) -> None:
-    """It is named each time, until they are out: what a first try could not do is not forgotten."""
+    """It is named each time until its routes are out: the notes of it stay after a failed try."""
     with routed(node, tmp_path, route="172.16.0.0/16", dev="eth1") as (pod, before):
         many = "".join(f"route add 10.{number >> 8}.{number & 255}.0/24 dev eth1\n" for number in range(1 << 15))
         batch = ["nsenter", f"--net={pod.path}", "ip", "-batch", "-"]
@@ -166,7 +169,7 @@ def test_a_pod_whose_routes_cannot_be_taken_out(node: Node, tmp_path: Path) -> N
 
 
 def test_a_try_that_died_once_the_routes_were_out(node: Node, tmp_path: Path) -> None:
-    """What is known of them is there still, and the next try takes that, too."""
+    """The notes still exist, and the next try removes them."""
     with routed(node, tmp_path, route="172.16.0.0/16", dev="eth1") as (pod, before):
         pod.ip("route", "flush", "proto", "148")
         assert pod.routes() == before
@@ -176,7 +179,7 @@ def test_a_try_that_died_once_the_routes_were_out(node: Node, tmp_path: Path) ->
 
 
 def test_a_pod_that_went_without_del(node: Node, tmp_path: Path) -> None:
-    """The runtime's file of it can stay for ever, and does not keep a node from being clean."""
+    """The runtime's file of such a pod can stay for ever, and does not prevent the node from being clean."""
     with routed(node, tmp_path, route="172.16.0.0/16", dev="eth1") as (pod, _):
         pass
     assert not Path(pod.path).exists()
@@ -185,7 +188,7 @@ def test_a_pod_that_went_without_del(node: Node, tmp_path: Path) -> None:
 
 
 def loop(path: Path) -> Path:
-    """A link to itself there, which no user can follow: also not root, whom no mode keeps out."""
+    """A link to itself, which no user can follow, not even root, who passes any mode."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     path.symlink_to(path.name)
@@ -193,7 +196,10 @@ def loop(path: Path) -> Path:
 
 
 def test_while_the_switch_cannot_be_asked(node: Node, sandbox: str) -> None:
-    """It may have ports of ours: nothing is removed, and it does not say that nothing is left. With --force the rest goes."""
+    """The switch may have ports of ours: nothing is removed, and the command does not say that nothing is left.
+
+    With --force the rest is removed.
+    """
     with forked_agent(node):
         attached(node, sandbox)
         assert node.run("DEL", node.network("1.0.0", ipam=node.host_local()), sandbox).status == 0
@@ -213,7 +219,7 @@ def test_while_the_switch_cannot_be_asked(node: Node, sandbox: str) -> None:
 
 
 def test_a_port_without_a_record_while_the_switch_cannot_be_asked(node: Node, sandbox: str) -> None:
-    """The plugin and the identity of its records stay, and the next try finds the port as ours."""
+    """Plugin and store identity stay, so that the next try finds the port as ours."""
     with forked_agent(node):
         attached(node, sandbox)
     for record in (node.state / "attachments").iterdir():
@@ -233,8 +239,10 @@ def test_a_port_without_a_record_while_the_switch_cannot_be_asked(node: Node, sa
 
 
 def test_places_that_cannot_be_looked_at(node: Node, sandbox: str) -> None:
-    """A directory in which attachments of the former plugin may be keeps everything; a plugin that may be ours, and what of the
-    kubelet's cannot be read, are named as not removed."""
+    """An unreadable directory in which the former plugin's attachments may be prevents everything.
+
+    An unreadable plugin that may be ours, and unreadable parts of the kubelet's directory, are named as not removed.
+    """
     with forked_agent(node):
         attached(node, sandbox)
         assert node.run("DEL", node.network("1.0.0", ipam=node.host_local()), sandbox).status == 0
@@ -253,7 +261,7 @@ def test_places_that_cannot_be_looked_at(node: Node, sandbox: str) -> None:
 
 
 def test_a_record_of_a_newer_version(node: Node, sandbox: str) -> None:
-    """What it undoes is not known here: it is named, and stays with all that is needed to undo it."""
+    """Its steps are unknown here: it is named, and stays with everything that is needed to undo it."""
     with forked_agent(node):
         attached(node, sandbox)
     [record] = (node.state / "attachments").glob("*.json")
@@ -271,7 +279,7 @@ def test_a_record_of_a_newer_version(node: Node, sandbox: str) -> None:
 
 
 def test_pods_of_which_nothing_can_be_read(node: Node, tmp_path: Path) -> None:
-    """They may have routes of ours: what is known of these is not forgotten, and nothing of the installation is removed."""
+    """They may have routes of ours: the notes of these stay, and nothing of the installation is removed."""
     with routed(node, tmp_path, route="172.16.0.0/16", dev="eth1") as (pod, before):
         with_route, kept, cache = pod.routes(), left(node), tmp_path / "cni"
         cache.rename(tmp_path / "aside")
@@ -288,7 +296,7 @@ def test_pods_of_which_nothing_can_be_read(node: Node, tmp_path: Path) -> None:
 
 
 def test_with_force(node: Node, sandbox: str) -> None:
-    """With --force a living pod is detached: its port, mount and address go, and its own directory stays."""
+    """With --force a living pod is detached: its port, mount and address are removed, its own directory stays."""
     with forked_agent(node):
         attached(node, sandbox)
     assert uninstall(node, "--force")[:2] == (0, "")
@@ -298,7 +306,7 @@ def test_with_force(node: Node, sandbox: str) -> None:
 
 
 def test_what_is_not_ours_stays(node: Node, sandbox: str) -> None:
-    """Another plugin of that name, a file beside the records, and one in a directory mounted there are left, and named."""
+    """Another plugin of that name, a file beside the records, and one in a directory mounted there stay, and are named."""
     with forked_agent(node):
         attached(node, sandbox)
         assert node.run("DEL", node.network("1.0.0", ipam=node.host_local()), sandbox).status == 0
@@ -324,7 +332,7 @@ def test_an_agent_that_ends_meanwhile_is_awaited(node: Node) -> None:
 
 
 def test_a_second_try_after_a_kill(node: Node, sandbox: str) -> None:
-    """Cut short after the plugin, or amid the records, the command does the rest when it is run again."""
+    """When the command was killed after the plugin, or among the records, the next run does the rest."""
     with forked_agent(node):
         attached(node, sandbox)
     assert uninstall(node)[0] == 1
@@ -341,7 +349,7 @@ def test_a_second_try_after_a_kill(node: Node, sandbox: str) -> None:
 
 
 def test_directories_of_others(node: Node) -> None:
-    """Where the settings name directories of others, what is in them stays: files, empty directories, mounts."""
+    """When settings name directories of others, their files, empty directories and mounts stay."""
     run, state = node.directory / "others", node.state
     for path in ("live/medium", "devices", "sshd", "user"):
         (run / path).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""ADDs that wait for what a tenant's controller writes into pods: they hold nothing that others need, and only so many wait."""
+"""ADDs that wait for a tenant's controller to write into pods hold nothing that others need, and their number is limited."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHARED_NETWORK = "podnet.{}.ovn.kubernetes.io/{}"
 
 @pytest.fixture
 def api(live: LiveNode) -> Iterator[ApiServer]:
-    """An API server by which the agent knows its pods, of which so many of a namespace may wait."""
+    """An API server by which the agent knows its pods, of which so many per namespace may wait."""
     with ApiServer() as started:
         live.follow(started)
         live.settings |= {
@@ -74,7 +74,7 @@ class Adding:
         return f"10.16.0.{self._number}/16"
 
     def annotate(self, **values: str) -> None:
-        """What kube-ovn's controller writes: the address, or these values."""
+        """Write kube-ovn's address, or these values, as its controller does."""
         values = values or {"ip_address": self.address}
         written = {SHARED_NETWORK.format(self.pod.namespace, key): value for key, value in values.items()}
         self._api.change(self.pod.namespace, self.pod.name, {"metadata": {"annotations": written}})
@@ -87,13 +87,13 @@ class Adding:
 
 
 def waits(live: LiveNode, number: int) -> None:
-    """Until so many wait, and no thread of the agent's works."""
+    """Wait until so many ADDs wait, and no thread of the agent works."""
     wait_until(lambda: live.metric("adds_waiting") == number, what=f"{number} ADDs to wait")
     wait_until(lambda: live.metric("workers_busy") == 0, what="no thread to be held")
 
 
 def test_what_waits_holds_nothing(live: LiveNode, sandbox: str, api: ApiServer, threads: ThreadPoolExecutor) -> None:
-    """Waiting ADDs hold no thread; one more of their namespace is refused at once, and others are served as ever."""
+    """Waiting ADDs hold no thread; one more of their namespace is refused at once, and others are served as usual."""
     pods = [Adding(live, api, number) for number in range(1, MOST + 1)]
     more, other, another = Adding(live, api, 11), Adding(live, api, 12, "other"), Adding(live, api, 13, "other")
     live.start()
@@ -126,7 +126,7 @@ def succeeded_del(call: Call) -> None:
 
 
 def test_the_wait_is_a_line_of_the_log(live: LiveNode, sandbox: str, api: ApiServer, threads: ThreadPoolExecutor) -> None:
-    """At `debug` an ADD that waited for its pod says so, with its milliseconds and its own names, before its steps."""
+    """At `debug` the log has a line for the wait of an ADD, with milliseconds and the call's names, before its steps."""
     pod = Adding(live, api, 1, logLevel="debug")
     live.start()
     adding = threads.submit(pod.run, "ADD", sandbox)
@@ -142,7 +142,7 @@ def test_the_wait_is_a_line_of_the_log(live: LiveNode, sandbox: str, api: ApiSer
 
 
 def test_del_of_what_waits(live: LiveNode, sandbox: str, api: ApiServer, threads: ThreadPoolExecutor) -> None:
-    """A DEL does not wait for the ADD of its container, which ends with it: no pod is attached after its DEL."""
+    """A DEL does not wait for the waiting ADD of its container, but ends it: no pod is attached after its DEL."""
     pod = Adding(live, api, 1)
     live.start()
     adding = threads.submit(pod.run, "ADD", sandbox)
@@ -156,7 +156,7 @@ def test_del_of_what_waits(live: LiveNode, sandbox: str, api: ApiServer, threads
 
 
 def test_a_caller_that_hangs_up(live: LiveNode, sandbox: str, api: ApiServer) -> None:
-    """A call whose caller has gone takes no place of its namespace any more, and attaches nothing."""
+    """A call whose caller has gone no longer counts against its namespace, and attaches nothing."""
     pods = [Adding(live, api, number) for number in range(1, MOST + 1)]
     live.start()
     clients = [pod.call(sandbox) for pod in pods]
@@ -171,7 +171,7 @@ def test_a_caller_that_hangs_up(live: LiveNode, sandbox: str, api: ApiServer) ->
 
 
 def test_a_pod_that_goes(live: LiveNode, sandbox: str, api: ApiServer, threads: ThreadPoolExecutor) -> None:
-    """A pod that is deleted meanwhile, or begins to be, is not waited for."""
+    """The wait ends when the pod is deleted, or begins to be."""
     gone, going = Adding(live, api, 1), Adding(live, api, 2)
     live.start()
     adding = [threads.submit(pod.run, "ADD", sandbox) for pod in (gone, going)]
@@ -184,7 +184,7 @@ def test_a_pod_that_goes(live: LiveNode, sandbox: str, api: ApiServer, threads: 
 
 
 def test_an_agent_that_is_stopped(live: LiveNode, sandbox: str, api: ApiServer, threads: ThreadPoolExecutor) -> None:
-    """It answers what waits, instead of ending under it."""
+    """An agent that is stopped answers waiting calls before it ends."""
     pods = [Adding(live, api, number) for number in range(1, MOST + 1)]
     live.start()
     adding = [threads.submit(pod.run, "ADD", sandbox) for pod in pods]
@@ -197,7 +197,7 @@ def test_an_agent_that_is_stopped(live: LiveNode, sandbox: str, api: ApiServer, 
 
 
 def test_an_agent_that_is_killed(live: LiveNode, sandbox: str, api: ApiServer, threads: ThreadPoolExecutor) -> None:
-    """Nothing of a waiting ADD is on the node: there is nothing for the next agent to undo."""
+    """A waiting ADD has nothing on the node: the next agent has nothing to undo."""
     pod = Adding(live, api, 1)
     live.start()
     adding = threads.submit(pod.run, "ADD", sandbox)
@@ -213,7 +213,7 @@ def test_an_agent_that_is_killed(live: LiveNode, sandbox: str, api: ApiServer, t
 
 
 def test_a_pod_that_the_watch_does_not_know(live: LiveNode, sandbox: str, api: ApiServer, threads: ThreadPoolExecutor) -> None:
-    """Where the network's own account follows the pod, the ADD holds no thread of the verbs' either, and its error is told."""
+    """When the network's own account watches the pod, the ADD holds no worker thread either, and errors are reported."""
     kubeconfig = live.settings.pop("USERSPACE_CNI_KUBECONFIG")
     live.settings["USERSPACE_CNI_KUBECONFIG_DIRS"] = str(live.directory)
     pods = [Adding(live, api, number, kubeconfig=kubeconfig) for number in (1, 2)]
@@ -232,7 +232,7 @@ def test_a_pod_that_the_watch_does_not_know(live: LiveNode, sandbox: str, api: A
 
 
 def test_what_the_watch_keeps_nothing_of(live: LiveNode, sandbox: str, api: ApiServer, threads: ThreadPoolExecutor) -> None:
-    """ADDs of such pods have a thread each, within the places of their namespace; a DEL, and a caller that goes, frees both."""
+    """ADDs of such pods have a thread each, within their namespace's limit; a DEL, and a caller that goes, free both."""
     pods = [Adding(live, api, number) for number in range(1, MOST + 1)]
     more = Adding(live, api, 11)
     for pod in (*pods, more):
@@ -273,7 +273,7 @@ def await_followed(api: ApiServer, times: int) -> None:
 
 
 def test_a_pod_that_grows(live: LiveNode, sandbox: str, api: ApiServer, threads: ThreadPoolExecutor) -> None:
-    """An ADD waits on when the watch keeps nothing of its pod any more."""
+    """An ADD goes on waiting when the watch stops keeping anything of its pod."""
     pod = Adding(live, api, 1)
     live.start()
     adding = threads.submit(pod.run, "ADD", sandbox)
@@ -288,7 +288,7 @@ def test_a_pod_that_grows(live: LiveNode, sandbox: str, api: ApiServer, threads:
 
 
 def test_what_the_watch_does_not_tell(live: LiveNode, sandbox: str, api: ApiServer) -> None:
-    """An address that the server has is not refused as missing, though the watch has not told of it."""
+    """An address that the server has does not count as missing, even if the watch has not reported it."""
     live.settings["USERSPACE_CNI_DEADLINE_S"] = "4"
     pod = Adding(live, api, 1)
     live.start()
@@ -300,7 +300,7 @@ def test_what_the_watch_does_not_tell(live: LiveNode, sandbox: str, api: ApiServ
 
 
 def test_an_annotation_in_the_last_moment(live: LiveNode, sandbox: str, api: ApiServer, threads: ThreadPoolExecutor) -> None:
-    """When most of the deadline has passed, ADD is told to come again; what is left of it is for an attachment that can begin."""
+    """When most of the deadline has passed, ADD answers "try again"; the rest of it is left for an attachment that can begin."""
     live.settings["USERSPACE_CNI_DEADLINE_S"] = "2"
     pod = Adding(live, api, 1)
     live.start()

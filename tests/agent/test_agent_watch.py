@@ -1,4 +1,4 @@
-"""What the agent tells of itself: whether it works, whether it could attach a pod, and its numbers."""
+"""The agent's reports about itself: whether it works, whether it could attach a pod, and its numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SECONDS = "userspace_cni_verb_seconds"
 
 
 def problems(live: LiveNode, probe: str) -> list[str]:
-    """What the probe complains of; the status says whether it does."""
+    """The probe's complaints; its status has to say whether there are any."""
     status, page = live.page(f"/{probe}")
     assert status == (503 if page["problems"] else 200)
     found: list[str] = page["problems"]
@@ -40,7 +40,7 @@ def problems(live: LiveNode, probe: str) -> list[str]:
 
 
 def test_stuck_verb(live: LiveNode, sandbox: str) -> None:
-    """A verb that runs longer than any deadline fails healthz by its name and container, until it ends; others are served."""
+    """A verb that runs longer than any deadline fails healthz, by its name and container, until it ends; others are served."""
     delegate = scripted(live)
     live.start(AGENT_S=0.2)
     assert problems(live, "healthz") == problems(live, "readyz") == []
@@ -97,7 +97,7 @@ def test_switch_hangs(live: LiveNode, sandbox: str) -> None:
 
 
 def test_ovsdb_hangs(live: LiveNode, sandbox: str) -> None:
-    """While ovsdb-server is stopped STATUS and the probes answer at once, and everything works again when it goes on."""
+    """While ovsdb-server is stopped STATUS and the probes answer at once; everything works again when it continues."""
     live.settings["USERSPACE_CNI_DEADLINE_S"] = str(FOR_EVER_S)  # who waits for the switch does not come back
     live.start()
     with paused_ovsdb(switch_of(live)):
@@ -113,7 +113,7 @@ def test_ovsdb_hangs(live: LiveNode, sandbox: str) -> None:
 
 
 def test_a_directory_that_takes_nothing(live: LiveNode, sandbox: str) -> None:
-    """While records cannot be written STATUS says 50 and readyz names the directory; ADD fails, and works again afterwards."""
+    """While records cannot be written STATUS is 50 and readyz names the directory; ADD fails, and works again afterwards."""
     live.state.mkdir(mode=0o700)
     live.start()
     wait_until(lambda: problems(live, "readyz") == [], what="a switch that answers")
@@ -130,7 +130,10 @@ def test_a_directory_that_takes_nothing(live: LiveNode, sandbox: str) -> None:
 
 
 def test_numbers(live: LiveNode, sandbox: str) -> None:
-    """Each call is counted by verb, stage and outcome; ports, spool, transactions and actions are there, over TCP too."""
+    """Each call is counted by verb, stage and outcome; there are also ports, spool, transactions and actions.
+
+    TCP serves them, too.
+    """
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
     live.settings["USERSPACE_CNI_METRICS_LISTEN"] = listen
@@ -177,7 +180,7 @@ def test_numbers(live: LiveNode, sandbox: str) -> None:
 
 
 def test_spool_is_counted(live: LiveNode, sandbox: str) -> None:
-    """DELs that wait because their container is being worked on are shown as the spool's length."""
+    """DELs that wait because their container is busy are counted as the spool's length."""
     delegate = scripted(live)
     live.start()
     with held(delegate, "ADD", answer={}) as running:

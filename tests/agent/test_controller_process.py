@@ -1,4 +1,4 @@
-"""`userspace-cni controller` as a process: it needs an account, answers probes and scrapers, and gives its Lease back."""
+"""`userspace-cni controller` as a process: it needs an account, answers probes and scrapers, and releases its Lease."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def controller(api: ApiServer, tmp_path: Path) -> Iterator[Callable[[], Process]
 
 
 def test_two_controllers_from_start_to_end(api: ApiServer, controller: Callable[[], Process]) -> None:
-    """One leads, writes and is ready, the other is ready; at SIGTERM the leader gives the Lease back and ends with 0."""
+    """One leads, writes and is ready, the other is ready; at SIGTERM the leader releases the Lease and ends with 0."""
     api.add(ours("ProviderNetwork", "net1", defaultInterface="eth1"))
     api.add(node("a"))
     api.add(state("a", [spec()]))
@@ -107,7 +107,7 @@ def test_two_controllers_from_start_to_end(api: ApiServer, controller: Callable[
 
 
 def test_a_controller_without_its_server_is_alive_and_not_ready(api: ApiServer, controller: Callable[[], Process]) -> None:
-    """A restart would not help, so /healthz is well; /readyz says what is missing."""
+    """/healthz succeeds, because a restart would not help; /readyz says what is missing."""
     api.faults.append(Fault(status=403))
     process = controller()
     wait_until(lambda: "403" in process.page(process.health, "/readyz")[1])
