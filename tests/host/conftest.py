@@ -1,4 +1,4 @@
-"""Directories on two devices, in which nothing stays mounted."""
+"""Directories on two devices, in which no mount may be left."""
 
 from __future__ import annotations
 

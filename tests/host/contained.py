@@ -33,7 +33,7 @@ _MOUNTS = PodMountDriver("/nowhere", _ROOT)
 
 
 def lacking(room: str) -> object:
-    """What an agent names at its start as missing."""
+    """What an agent reports as missing at its start."""
     settings = Settings(
         host_root=SEEN_AT, short_dir=f"{room}/short", kubelet_dir=f"{room}/pods", state_dir=f"{room}/var/lib/state"
     )
@@ -52,7 +52,7 @@ def unmount(room: str) -> object:
 
 
 def netns(path: str) -> object:
-    """Inode of a namespace, and whether it is our own."""
+    """Inode of a namespace, and whether it is this process's own."""
     return [namespace(path, _ROOT).inode, is_own(path, _ROOT)]
 
 
@@ -67,7 +67,7 @@ def ours(path: str) -> object:
 
 
 def link(paths: str) -> object:
-    """Make a pod's veth with all that belongs to it, between the namespaces of switch and pod; the drift right after.
+    """Make a pod's veth with everything that belongs to it, between the namespaces of switch and pod; the drift right after.
 
     Its host end stays.
     """

@@ -1,4 +1,4 @@
-"""What the tests of directories, mounts and sockets share: real ones, inspected without the code under test."""
+"""Helpers for the tests of directories, mounts and sockets, which look at real ones without the code under test."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.linux import paths
 
 UNUSED_ID = 54321
-"""A user and group id that no user and group of this machine has."""
+"""A user and group ID that this machine has not given to any user or group."""
 CHILD_S = 60
-"""What a forked child may take."""
+"""Seconds that a forked child may take."""
 
 
 def soon() -> Deadline:
@@ -34,13 +34,13 @@ def mounts_at(path: Path) -> list[set[str]]:
 
 
 def bind(source: Path, target: Path) -> None:
-    """A plain bind mount of a directory, as other programs make."""
+    """Make a plain bind mount of a directory, as other programs do."""
     target.mkdir(parents=True, exist_ok=True)
     bind_over(source, target)
 
 
 def bind_over(source: Path, target: Path) -> None:
-    """A plain bind mount of a directory or file over another."""
+    """Make a plain bind mount of a directory or file over another."""
     fds = [os.open(source, os.O_PATH), os.open(target, os.O_PATH)]
     fds.append(paths.open_tree(fds[0]))
     paths.move_mount(fds[2], fds[1])
@@ -58,9 +58,10 @@ def mode(path: Path) -> int:
 
 
 def descriptors() -> frozenset[tuple[str, str]]:
-    """The open descriptors of this process, by number and target; after a test without leaks they are a subset of this.
+    """The open descriptors of this process, by number and target; after a test without leaks they are a subset of the earlier
+    ones.
 
-    Earlier tests may close some meanwhile, which would hide as many leaks if they were counted.
+    (Earlier tests may close some meanwhile; a comparison of numbers would hide as many leaks.)
     """
     gc.collect()
     found = set()
@@ -88,7 +89,7 @@ def listening(path: Path) -> Iterator[socket.socket]:
 
 
 def connects(path: Path) -> bool:
-    """Whether a program accepts at `path`."""
+    """Whether a program accepts connections at `path`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         try:
             client.connect(str(path))
@@ -98,7 +99,7 @@ def connects(path: Path) -> bool:
 
 
 def answers(path: Path, server: socket.socket) -> bool:
-    """Whether exactly `server` accepts at `path`."""
+    """Whether `server`, and no other socket, accepts at `path`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.connect(str(path))
         accepted, _ = server.accept()
@@ -143,7 +144,7 @@ def looping(work: Callable[[], object]) -> Iterator[None]:
 
 
 def eventually(fact: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait until `fact` is true; fails when it takes longer."""
+    """Wait until `fact` is true; AssertionError if it takes too long."""
     end = time.monotonic() + seconds
     while not fact():
         assert time.monotonic() < end, "it did not become true in time"

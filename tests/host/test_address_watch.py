@@ -1,4 +1,4 @@
-"""A change of an address or a link of the node is told at once, and one of another link is not."""
+"""A change of an address or a link of the node is reported at once; a change of another link is not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def wire(sandbox: str) -> Iterator[Wire]:
 
 
 def test_each_change_is_told(wire: Wire) -> None:
-    """Addresses of both families, the link down, gone and made anew; another link's do not count. Nothing stays open."""
+    """Addresses of both families, and a link that is set down, deleted or made anew, are reported.
+
+    Other links are not. Nothing stays open.
+    """
     before, told = descriptors(), []
     watch = AddressWatch(lambda: {NIC}, lambda: told.append(1), wire.node)
     watch.start()
@@ -45,7 +48,7 @@ def test_each_change_is_told(wire: Wire) -> None:
 
 
 def test_other_links_are_not_told(wire: Wire) -> None:
-    """What happens at lo, and at a link that is not watched, is no reason to look."""
+    """Changes of lo, and of a link that is not watched, cause no look."""
     told: list[int] = []
     watch = AddressWatch(lambda: {"watched"}, lambda: told.append(1), wire.node)
     watch.start()
@@ -59,7 +62,7 @@ def test_other_links_are_not_told(wire: Wire) -> None:
 
 
 def test_a_namespace_that_is_not_there() -> None:
-    """Without the switch's namespace nothing is told, and it ends at once."""
+    """Without the switch's namespace nothing is reported, and the watch ends at once."""
     told: list[int] = []
     watch = AddressWatch(lambda: {NIC}, lambda: told.append(1), "/nonexistent/netns")
     watch.start()
@@ -68,7 +71,7 @@ def test_a_namespace_that_is_not_there() -> None:
 
 
 def test_more_notices_than_were_taken(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When notices were lost all may have changed: that is told, and the watch listens again without a pause."""
+    """When notices were lost, everything may have changed: that is reported, and the watch goes on without a pause."""
     told: list[int] = []
     real, lost = NetlinkConnection.read_notices, [OSError(errno.ENOBUFS, "lost")]
 
@@ -89,7 +92,7 @@ def test_more_notices_than_were_taken(wire: Wire, monkeypatch: pytest.MonkeyPatc
 
 
 def test_links_that_end(wire: Wire) -> None:
-    """A link that is set down, has another name or has gone is told by its name, whether it is watched or not; others are not."""
+    """A link that is set down, renamed or deleted is reported by its name, watched or not; others are not."""
     ended: list[str] = []
     began: list[int] = []
     watch = AddressWatch(set, lambda: began.append(1), wire.node, ended=ended.append)
@@ -113,7 +116,7 @@ def test_links_that_end(wire: Wire) -> None:
 
 
 def test_routes_and_rules_of_ours(wire: Wire) -> None:
-    """One of ours that goes is told; those of others are not even sent."""
+    """The removal of one of ours is reported; the kernel does not even send those of others."""
     told: list[int] = []
     watch = AddressWatch(set, lambda: told.append(1), wire.node)
     watch.start()

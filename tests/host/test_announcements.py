@@ -1,4 +1,4 @@
-"""Neighbours learn a pod's addresses at once, and what they answer may keep the pod from them."""
+"""Neighbours learn a pod's addresses at once, and a neighbour that already has one of them makes ADD fail."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ def step(sandbox: str, other: str) -> Announcement:
 
 
 def known(other: str) -> dict[str, str]:
-    """Which MAC the other machine has cached for each of the pod's addresses."""
+    """The MAC that the other machine has cached for each of the pod's addresses."""
     return {each["dst"]: each.get("lladdr", "") for each in json.loads(inside(other, "ip", "-json", "neighbour"))}
 
 
 def with_stale_caches(other: str) -> None:
-    """The other machine knows the addresses of a pod that is gone."""
+    """The other machine has cached the addresses of a pod that is gone."""
     for address in (V4, V6):
         inside(other, "ip", "neighbour", "replace", address, "lladdr", STALE, "dev", "wire0", "nud", "reachable")
     assert known(other).items() >= {V4: STALE, V6: STALE}.items()
 
 
 def test_caches_are_replaced(step: Announcement, other: str) -> None:
-    """A neighbour that had another MAC for the addresses has the pod's, of both versions."""
+    """A neighbour that had another MAC for the addresses gets the pod's, for both IP versions."""
     with_stale_caches(other)
     driver = AnnouncementDriver()
     driver.apply(step, soon())
@@ -64,7 +64,7 @@ def test_caches_are_replaced(step: Announcement, other: str) -> None:
 
 @pytest.mark.parametrize("address", [f"{V4}/24", f"{V6}/64"])
 def test_a_duplicate_is_refused(step: Announcement, other: str, address: str) -> None:
-    """An address that another machine has is refused with its MAC, and not announced; without the check it is not asked for."""
+    """An address that another machine has is refused with its MAC, and not announced; without the check no question is sent."""
     with_stale_caches(other)
     give(other, "wire0", address)
     theirs = links(other)["wire0"]["address"]
@@ -76,7 +76,7 @@ def test_a_duplicate_is_refused(step: Announcement, other: str, address: str) ->
 
 
 def test_a_question_that_is_lost(step: Announcement, other: str) -> None:
-    """It is asked more than once: a switch may lose an answer in the first milliseconds of a port."""
+    """The question is repeated, because a switch may lose an answer in the first milliseconds of a port."""
     with socket_in(other, socket.AF_PACKET, socket.SOCK_RAW) as wire:
         wire.bind(("wire0", 0x0806))
         AnnouncementDriver().apply(replace(step, addresses=(f"{V4}/24",), duplicate_check=True), soon())
@@ -85,7 +85,7 @@ def test_a_question_that_is_lost(step: Announcement, other: str) -> None:
 
 
 def test_free_addresses_are_taken(step: Announcement, other: str) -> None:
-    """With the check, and frames from a neighbour that never end, free addresses are announced when the bound has passed."""
+    """With the check, free addresses are announced after a limited time, even when a neighbour never stops sending frames."""
     with_stale_caches(other)
     with socket_in(other, socket.AF_PACKET, socket.SOCK_RAW) as wire:
         wire.bind(("wire0", 0))
@@ -95,7 +95,7 @@ def test_free_addresses_are_taken(step: Announcement, other: str) -> None:
 
 
 def test_gateways(step: Announcement, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gateways that answer are fine, a link-local one too; one that does not is named."""
+    """Gateways that answer, also a link-local one, are no problem; one that does not is named."""
     there = ("10.9.0.254", "2001:db8::254", "fe80::254")
     AnnouncementDriver().apply(replace(step, gateways=there), soon())
     AnnouncementDriver().apply(replace(step, addresses=(), gateways=there), soon())

@@ -1,7 +1,7 @@
-"""The agent's drivers in a container: a real one, made by runc, on a host of its own (a mount and a process-id namespace).
+"""The agent's drivers in a real container, made by runc, on a host of its own (a mount and a process-ID namespace).
 
-The container has what deploy/cluster/base asks for: the host's / at /host with shared mounts, the host's process ids
-and network, and of all capabilities only those that the agent names as missing when they are.
+The container has what deploy/cluster/base asks for: the host's / at /host with shared mounts, the host's process IDs and network,
+and exactly those capabilities that the agent reports when they are missing.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ Ask = Callable[[str], Any]
 
 @pytest.fixture
 def host(room: Path) -> Iterator[Host]:
-    """A host whose mounts are shared, as systemd has them."""
+    """A host whose mounts are shared, as systemd shares them."""
     for name in ("pods/uid", "bin", "var/lib"):
         (room / name).mkdir(parents=True)
     (room / "bin" / "scripted").write_text(DELEGATE)
@@ -149,13 +149,13 @@ def container(host: Host, spec: Spec) -> Iterator[Ask]:
 
 
 def test_nothing_is_missing(host: Host) -> None:
-    """A container as in the manifest lacks nothing, with eight capabilities."""
+    """A container as in the manifest has everything that is needed, with eight capabilities."""
     with container(host, Spec()) as ask:
         assert ask(f"lacking {host.room}") == []
 
 
 def test_mounts_reach_the_host(host: Host) -> None:
-    """Mounts that the agent makes for OVS are on the host with all flags, outlive the agent, and are undone by the next one."""
+    """Mounts that the agent makes for OVS are on the host with all flags, outlive the agent, and the next one undoes them."""
     target = host.room / "short" / "uid"
     with container(host, Spec()) as ask:
         assert ask(f"mount {host.room}") == []
@@ -228,7 +228,7 @@ LACKS = [
 
 @pytest.mark.parametrize(("spec", "named"), LACKS, ids=lambda value: value[0][:40] if isinstance(value, list) else "")
 def test_what_is_missing_is_named(host: Host, spec: Spec, named: list[str]) -> None:
-    """The agent names in words each thing that the container lacks, and nothing else."""
+    """The agent names each thing that the container lacks, and nothing else."""
     with container(host, spec) as ask:
         found = ask(f"lacking {host.room}")
     assert len(found) == len(named), found
@@ -237,7 +237,7 @@ def test_what_is_missing_is_named(host: Host, spec: Spec, named: list[str]) -> N
 
 
 def test_hidden_processes_are_named(host: Host) -> None:
-    """Without the right to see the host's processes, the agent names it, and the namespaces that it cannot compare without it."""
+    """When the agent may not see the host's processes, it says so, and names the namespaces that it cannot compare."""
     with container(host, Spec(without=("SYS_PTRACE",))) as ask:
         found = ask(f"lacking {host.room}")
     assert found[0].startswith("capability CAP_SYS_PTRACE")
@@ -254,6 +254,6 @@ def test_read_only_state(host: Host) -> None:
 
 
 def test_without_a_container(room: Path) -> None:
-    """On the host itself only checks that make sense there are made: nothing is missing for root."""
+    """On the host itself only the checks that apply there are made: nothing is missing for root."""
     assert os.geteuid() == 0
     assert missing(Settings(state_dir=f"{room}/state")) == []

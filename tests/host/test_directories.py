@@ -19,17 +19,17 @@ driver = DirectoryDriver()
 
 
 def existing(room: Path, **extra: object) -> Directory:
-    """An emptyDir's step: the directory must be there."""
+    """An emptyDir's step: the directory has to exist."""
     return Directory(path=f"{room}/pods/uid/shared-dir", trusted=f"{room}/pods", **extra)  # type: ignore[arg-type]
 
 
 def created(room: Path, **extra: object) -> Directory:
-    """A step of a network's `sharedDir`: the directory is made."""
+    """A step for a network's `sharedDir`: the directory is made."""
     return Directory(path=f"{room}/shared/c0ffee", trusted=f"{room}/shared", create=True, own=True, **extra)  # type: ignore[arg-type]
 
 
 def test_missing_directory_is_not_made(room: Path) -> None:
-    """A directory that we may not make must be there, and the error names the missing one."""
+    """A directory that we may not make has to exist, and the error names the missing one."""
     (room / "pods").mkdir()
     with pytest.raises(DirectoryRefused, match=r"pods/uid/shared-dir: it does not exist") as caught:
         driver.apply(existing(room), soon())
@@ -38,7 +38,7 @@ def test_missing_directory_is_not_made(room: Path) -> None:
 
 
 def test_created_directory(room: Path) -> None:
-    """A directory is made with 0750, and its missing parents so that its users can pass through but not list them."""
+    """A directory is made with 0750, and its missing parents so that its users can pass through them but not list them."""
     driver.apply(created(room), soon())
     assert mode(room / "shared" / "c0ffee") == 0o750
     assert mode(room / "shared") == 0o711
@@ -47,7 +47,7 @@ def test_created_directory(room: Path) -> None:
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
 def test_umask_does_not_matter(room: Path, umask: int) -> None:
-    """The modes are those asked for, whatever umask the runtime left us."""
+    """The modes are the requested ones, whatever umask the runtime has."""
     before = os.umask(umask)
     try:
         driver.apply(created(room, mode=0o770), soon())
@@ -57,7 +57,7 @@ def test_umask_does_not_matter(room: Path, umask: int) -> None:
 
 
 def test_directories_between_can_be_passed_through(room: Path) -> None:
-    """Whatever the umask, users of a directory pass through those that were made for it, and its mode is the one asked for."""
+    """With any umask, a directory's users can pass through its parents, and its mode is the requested one."""
     before = os.umask(0o077)
     try:
         fd, made = make_directory(f"{room}/shared/a/b", f"{room}/shared", 0o755, parents=True)
@@ -69,7 +69,7 @@ def test_directories_between_can_be_passed_through(room: Path) -> None:
 
 
 def test_owner_can_reach_it(room: Path) -> None:
-    """The user that a directory was made for can create a socket in it."""
+    """The user for whom a directory was made can make a socket in it."""
     driver.apply(created(room, user=str(UNUSED_ID), group=str(UNUSED_ID)), soon())
 
     def work() -> None:
@@ -93,7 +93,7 @@ def test_owner_group_mode_and_label(room: Path) -> None:
 
 
 def test_hostpath_is_not_owned(room: Path) -> None:
-    """Without permission to own it, an existing directory keeps owner and mode."""
+    """A directory that we may not own keeps owner and mode."""
     (room / "pods" / "uid" / "shared-dir").mkdir(parents=True, mode=0o755)
     driver.apply(existing(room, user=str(UNUSED_ID), mode=0o700), soon())
     assert (room / "pods" / "uid" / "shared-dir").stat().st_uid == 0
@@ -116,7 +116,9 @@ def in_a_volume(room: Path) -> Directory:
 
 
 def test_directory_in_a_volume(room: Path) -> None:
-    """In the emptyDir of another group, which it inherits, a directory is made with owner and mode as asked; it goes alone."""
+    """In the emptyDir of another group, which it inherits, a directory is made
+    with the requested owner and mode; undo removes it alone.
+    """
     volume = room / "pods" / "uid" / "public"
     volume.mkdir(parents=True)
     os.chown(volume, 0, UNUSED_ID)
@@ -131,7 +133,7 @@ def test_directory_in_a_volume(room: Path) -> None:
 
 @pytest.mark.parametrize("there", ["pods", "pods/uid"])
 def test_volume_that_is_gone(room: Path, there: str) -> None:
-    """The kubelet owns all above the directory: once the kubelet has removed it, neither apply nor undo makes it again."""
+    """The kubelet owns everything above the directory: after it removed that, neither apply nor undo makes it again."""
     (room / there).mkdir(parents=True)
     with pytest.raises(DirectoryRefused, match=r"public/vhostuser: it does not exist"):
         driver.apply(in_a_volume(room), soon())
@@ -141,7 +143,7 @@ def test_volume_that_is_gone(room: Path, there: str) -> None:
 
 @pytest.mark.parametrize("place", ["pods/uid", "pods/uid/public", "pods/uid/public/vhostuser"])
 def test_link_on_the_way_to_it(room: Path, place: str) -> None:
-    """A link anywhere below the trusted prefix is refused by name, and no directory is made or owned behind it."""
+    """A link anywhere below the trusted prefix is refused by name, and behind it no directory is made or chowned."""
     target = room / "target"
     (target / "public" / "vhostuser").mkdir(parents=True)
     (room / place).parent.mkdir(parents=True)
@@ -182,7 +184,7 @@ def test_undo_keeps_an_emptydir(room: Path) -> None:
 
 
 def test_undo_keeps_what_took_its_place(room: Path) -> None:
-    """A link or file at the directory's place is neither followed nor removed, and does not fail DEL."""
+    """A link or file that replaced the directory is neither followed nor removed, and DEL succeeds."""
     (room / "shared").mkdir()
     (room / "victim").mkdir()
     (room / "shared" / "c0ffee").symlink_to(room / "victim")
@@ -194,7 +196,7 @@ def test_undo_keeps_what_took_its_place(room: Path) -> None:
 @pytest.mark.parametrize("at", ["uid", "uid/shared-dir"])
 @pytest.mark.parametrize("found", ["a symbolic link", "a regular file", "a FIFO"])
 def test_something_else_in_the_way(room: Path, at: str, found: str) -> None:
-    """A link, file or FIFO anywhere below the trusted prefix is refused, and the error says what is where."""
+    """A link, file or FIFO anywhere below the trusted prefix is refused, and the error says what it is and where."""
     (room / "victim" / "shared-dir").mkdir(parents=True)
     place = room / "pods" / at
     place.parent.mkdir(parents=True)
@@ -212,7 +214,7 @@ def test_something_else_in_the_way(room: Path, at: str, found: str) -> None:
 
 
 def test_creation_does_not_follow(room: Path) -> None:
-    """A link at the place of a directory to be made is refused; nothing is made or changed behind it."""
+    """A link at the place of a new directory is refused; nothing is made or changed behind it."""
     (room / "shared").mkdir()
     (room / "victim").mkdir(mode=0o755)
     (room / "shared" / "c0ffee").symlink_to(room / "victim")
@@ -245,7 +247,7 @@ def test_directory_is_its_own_prefix(room: Path) -> None:
 
 
 def test_present(room: Path) -> None:
-    """Apply knows a directory that was there before it."""
+    """Apply recognises a directory that existed before it."""
     assert not driver.is_present(created(room))
     driver.apply(created(room), soon())
     assert driver.is_present(created(room))
@@ -270,7 +272,7 @@ def test_check_reports_each_difference(room: Path) -> None:
 
 
 def test_out_of_time(room: Path) -> None:
-    """No work begins after the deadline."""
+    """After the deadline no work begins."""
     with pytest.raises(Unavailable):
         driver.apply(created(room), soon().within(-1))
     assert tree(room) == set()
@@ -301,7 +303,10 @@ def levels_below(room: Path, **extra: object) -> Directory:
 
 @pytest.mark.parametrize("there", ["", "shared", "shared/a", "shared/a/b"])
 def test_parents_are_made(room: Path, there: str) -> None:
-    """Missing parents between the trusted prefix and the directory are made, ours and closed to listing; others are kept."""
+    """Missing parents between the trusted prefix and the directory are made as ours, not listable by others.
+
+    Existing ones stay.
+    """
     (room / there).mkdir(mode=0o750, parents=True, exist_ok=True)
     before = {path: mode(path) for path in room.rglob("*")}
     driver.apply(levels_below(room, user=str(UNUSED_ID), mode=0o777), soon())
@@ -315,7 +320,7 @@ def test_parents_are_made(room: Path, there: str) -> None:
 @pytest.mark.parametrize("at", ["shared/a", "shared/a/b"])
 @pytest.mark.parametrize("target", ["victim", "absent"])
 def test_link_among_the_parents(room: Path, at: str, target: str) -> None:
-    """A tenant who may write below the allowed directory puts a link in the way: it is named, and nothing is made behind it."""
+    """A tenant who may write below the allowed directory puts a link there: the error names it, and nothing is made behind it."""
     (room / "victim").mkdir()
     (room / at).parent.mkdir(parents=True)
     (room / at).symlink_to(room / target)
@@ -328,7 +333,10 @@ def test_link_among_the_parents(room: Path, at: str, target: str) -> None:
 
 @pytest.mark.parametrize("made", [True, False])
 def test_owner_of_what_was_there(room: Path, made: bool) -> None:
-    """A directory that was there gets owner and mode if an attachment of ours made it; else it keeps its own without a drift."""
+    """An existing directory gets owner and mode if an attachment of ours made it.
+
+    Otherwise it keeps its own, which is no drift.
+    """
     asked: list[str] = []
 
     def made_before(thing: SharedResource) -> bool:

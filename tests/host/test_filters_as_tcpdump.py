@@ -1,4 +1,4 @@
-"""A compiled filter takes the frames that tcpdump takes: compared with the program itself, which needs no network for that."""
+"""A compiled filter accepts the same frames as tcpdump, which is run to compare; that needs no network."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXPRESSIONS = (
 
 
 def frames() -> list[bytes]:
-    """Frames of many kinds, whole, cut off and with random bytes; the same ones each time."""
+    """Frames of many kinds: whole, cut off, and with random bytes; the same ones each time."""
     made, chance = [], random.Random(7)
     for number in range(400):
         macs = bytes([2, 0, 0, 0, 0, number % 3, 2, 0, 0, 0, 0, number % 2])
@@ -55,7 +55,7 @@ def frames() -> list[bytes]:
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_as_tcpdump(expression: str) -> None:
-    """Of 400 frames those are taken that tcpdump takes, and some but not all."""
+    """Of 400 frames exactly those are accepted that tcpdump accepts: some, but not all."""
     sent = frames()
     file = pcap.header() + pcap.records(Frame(0, data, len(data)) for data in sent)
     text = subprocess.run(["tcpdump", "-ddd", "-r", "-", expression], input=file, capture_output=True, check=True).stdout.decode()

@@ -1,4 +1,4 @@
-"""What arrives at a host end is dropped by a chain of its own, which comes and goes without any other."""
+"""A chain of its own drops the frames that arrive at a host end; it is made and removed without any other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DORMANT = 1
 
 @pytest.fixture
 def pod() -> Iterator[str]:
-    """A second namespace, beside `sandbox`, which stands for the switch's."""
+    """A second namespace; `sandbox` stands for the switch's."""
     with netns() as path:
         yield path
 
@@ -40,13 +40,13 @@ def guard(sandbox: str) -> Guard:
 
 
 def changed(switch_netns: str, *changes: Message) -> None:
-    """The rules of the namespace are changed in one transaction."""
+    """Change the rules of the namespace in one transaction."""
     with open_netns(switch_netns) as entered, entered.do(lambda: NetlinkConnection(NETFILTER)) as kernel:
         kernel.send(*nftables.batch(*changes))
 
 
 def names(switch_netns: str) -> set[str]:
-    """The host ends with a chain."""
+    """The names of the host ends that have a chain."""
     return set(find_guarded(switch_netns, STORE))
 
 
@@ -56,7 +56,7 @@ def has_table(switch_netns: str) -> bool:
 
 
 def test_made_before_its_link(guard: Guard, pod: str) -> None:
-    """The guard of a link that is not there yet holds from its first frame on, also when the link is made anew."""
+    """The guard of a missing link works from the link's first frame on, also when the link is made anew."""
     host, driver = guard.switch_netns, GuardDriver()
     assert driver.apply(guard, soon()) is None
     for _ in ("made", "made anew"):
@@ -73,22 +73,22 @@ def test_made_before_its_link(guard: Guard, pod: str) -> None:
 
 
 def emptied(guard: Guard) -> None:
-    """The chain is gone, as after `nft flush ruleset`."""
+    """Remove the chain, as `nft flush ruleset` does."""
     changed(guard.switch_netns, nftables.delete_chain(TABLE, guard.link))
 
 
 def opened_to_all(guard: Guard) -> None:
-    """It lets everything pass."""
+    """Make it let everything pass."""
     changed(guard.switch_netns, nftables.new_chain(TABLE, guard.link, guard.link, nftables.ACCEPT))
 
 
 def widened(guard: Guard) -> None:
-    """It drops what arrives at another link, too."""
+    """Make it drop what arrives at another link, too."""
     changed(guard.switch_netns, nftables.new_chain(TABLE, guard.link, "another", nftables.DROP))
 
 
 def asleep(guard: Guard) -> None:
-    """Its table is made dormant."""
+    """Make its table dormant."""
     table = nftables.new_table(TABLE)
     changed(guard.switch_netns, Message(table.type, table.flags, table.payload[:-1] + bytes([DORMANT])))
 
@@ -103,7 +103,7 @@ def ruled(guard: Guard) -> None:
     [(emptied, "", True), (asleep, "hook", True), (opened_to_all, "policy", False), (ruled, "rules", False)],
 )
 def test_another_program_changed_it(guard: Guard, spoil: Callable[[Guard], None], field: str, lost: bool) -> None:
-    """CHECK names what differs; a chain that is gone, or is not called, counts as lost; ADD and reconciliation mend each."""
+    """CHECK names what differs; a chain that is gone, or is not called, counts as lost; ADD and reconciliation repair each."""
     driver = GuardDriver()
     driver.apply(guard, soon())
     assert find_guarded(guard.switch_netns, STORE) == {guard.link: True}
@@ -119,7 +119,7 @@ def test_another_program_changed_it(guard: Guard, spoil: Callable[[Guard], None]
 
 
 def test_a_second_link_in_the_chain(guard: Guard) -> None:
-    """A chain that drops another link's frames, too, is a drift."""
+    """A chain that also drops another link's frames is a drift."""
     driver = GuardDriver()
     driver.apply(guard, soon())
     widened(guard)
@@ -129,7 +129,7 @@ def test_a_second_link_in_the_chain(guard: Guard) -> None:
 
 
 def test_nothing_is_left_and_nothing_else_is_touched(guard: Guard) -> None:
-    """The table goes with its last chain; another installation's stays, and undoing what is not there is fine."""
+    """The table is removed with its last chain; another installation's stays, and an undo without a chain succeeds."""
     driver, other = GuardDriver(), Guard("ucveth1", STORE, guard.switch_netns)
     foreign = Guard(guard.link, "another", guard.switch_netns)
     for each in (guard, other, foreign):
@@ -144,7 +144,7 @@ def test_nothing_is_left_and_nothing_else_is_touched(guard: Guard) -> None:
 
 
 def test_processes_at_once_lose_none(guard: Guard) -> None:
-    """Twenty guards stand, made while one process makes and removes another, and a second does the same in a table of its own."""
+    """Twenty guards stay while one process makes and removes another one, and a second process does so in its own table."""
     driver = GuardDriver()
     wanted = {f"ucveth{number}" for number in range(20)}
 
@@ -162,7 +162,7 @@ def test_processes_at_once_lose_none(guard: Guard) -> None:
 
 
 def killed_at(number: int, work: Callable[[], object]) -> bool:
-    """Do `work` in a child that is killed after its `number`th exchange with the kernel; whether it came so far."""
+    """Do `work` in a child that is killed after its `number`th exchange with the kernel; whether it got that far."""
 
     def patched() -> None:
         real, passed = NetlinkConnection.exchange, count(1)
@@ -182,7 +182,7 @@ def killed_at(number: int, work: Callable[[], object]) -> bool:
 
 
 def test_killed(guard: Guard) -> None:
-    """After a kill behind any exchange of `apply` or `undo`, either does its work, and nothing is left after `undo`."""
+    """After a kill behind any exchange of `apply` or `undo`, a repetition works, and nothing is left after `undo`."""
     driver = GuardDriver()
     for number in count(1):
         applied = killed_at(number, lambda: driver.apply(guard, soon()))
@@ -197,7 +197,7 @@ def test_killed(guard: Guard) -> None:
 
 
 def test_supported(sandbox: str) -> None:
-    """A kernel with these tables says so and keeps nothing; a process without rights is told what it lacks."""
+    """A kernel with these tables is recognised, and keeps nothing of the test; a process without rights is told what it lacks."""
     assert why_unsupported(sandbox) == ""
     with open_netns(sandbox) as entered, entered.do(lambda: NetlinkConnection(NETFILTER)) as kernel:
         assert kernel.ask(nftables.get_chains()) == []
@@ -210,6 +210,6 @@ def test_supported(sandbox: str) -> None:
 
 
 def test_no_namespace(guard: Guard) -> None:
-    """A switch's namespace that is not there is named, with the setting."""
+    """If the switch's namespace is missing, the error names it and the setting."""
     with pytest.raises(Unavailable, match="switch_netns '/nowhere/netns'"):
         GuardDriver().apply(Guard(guard.link, STORE, "/nowhere/netns"), soon())

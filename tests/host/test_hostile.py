@@ -1,4 +1,4 @@
-"""A pod that swaps links in and out of its directory while we work there gains nothing outside of it."""
+"""A pod that exchanges links and its directory while we work there gets access to nothing outside of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROUNDS_MAX = 20_000
 
 @pytest.fixture
 def victim(room: Path) -> Path:
-    """A directory in which a pod wants us to work: it looks like its own directory."""
+    """A directory into which a pod wants to lead us: it looks like its own directory."""
     path = room / "victim"
     path.mkdir(mode=0o755)
     (path / "inner").mkdir(mode=0o755)
@@ -35,7 +35,7 @@ def victim(room: Path) -> Path:
 
 @pytest.fixture(params=["uid", "uid/inner"])
 def pod(request: pytest.FixtureRequest, room: Path) -> Path:
-    """The pod's directory: the pod swaps this one, or the one above it."""
+    """The pod's directory, and whether the pod exchanges this one or the one above it."""
     path = room / "pods" / str(request.param)
     path.mkdir(parents=True)
     return path
@@ -56,7 +56,7 @@ def swapping(room: Path, victim: Path) -> Callable[[], None]:
 
 
 def outcomes(work: Callable[[], object]) -> None:
-    """Do `work` at least ROUNDS times and until the pod's change was seen before and after it; only refusals are allowed."""
+    """Do `work` at least ROUNDS times, and until the exchange was met before and after it; only refusals are allowed."""
     done = refused = 0
     while done + refused < ROUNDS or not (done and refused):
         assert done + refused < ROUNDS_MAX, f"{done} rounds succeeded and {refused} were refused: no race took place"
@@ -77,7 +77,7 @@ def test_directory(room: Path, pod: Path, victim: Path) -> None:
 
 
 def test_parents(room: Path, victim: Path) -> None:
-    """Missing parents are made only where no link has been followed."""
+    """Missing parents are made only where no link was followed."""
     driver, place = DirectoryDriver(), room / "shared" / "a"
     step = Directory(f"{place}/b/c0ffee", f"{room}/shared", create=True, mode=0o777, parents=True)
     place.parent.mkdir()
@@ -107,7 +107,7 @@ def test_config_file(room: Path, pod: Path, victim: Path) -> None:
 
 
 def test_kubeconfig(room: Path, pod: Path, victim: Path) -> None:
-    """The file that is read is the one that was checked: another file is never used, however fast the pod swaps them."""
+    """The file that is read is the one that was checked: no other file is used, however fast the pod exchanges them."""
     for directory, token in ((pod, "good"), (victim, "precious"), (victim / "inner", "precious")):
         user = {"name": "u", "user": {"token": token}}
         cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}
@@ -139,7 +139,7 @@ def test_socket_file(room: Path, pod: Path, victim: Path) -> None:
 
 
 def test_mount(room: Path, pod: Path, victim: Path) -> None:
-    """OVS never gets a mount of another directory than the pod's."""
+    """OVS never gets a mount of a directory other than the pod's."""
     driver, step = PodMountDriver("/nowhere"), PodMount(str(pod), f"{room}/pods", f"{room}/short/uid")
     (pod / "own").touch()
 
@@ -177,7 +177,7 @@ def test_placed_socket(room: Path, shm: Path, pod: Path, victim: Path, device: s
 
 
 def test_name_swapped(room: Path, victim: Path) -> None:
-    """A socket's own name that alternates between a link and a socket leads nowhere either."""
+    """A socket's name that alternates between a link and a socket leads nowhere, either."""
     pod = room / "pods" / "uid"
     pod.mkdir(parents=True)
     (victim / "target").write_text("precious")
@@ -209,7 +209,7 @@ def test_name_swapped(room: Path, victim: Path) -> None:
 
 
 def test_temporary_name_taken(room: Path) -> None:
-    """A link at the temporary name of our file is not written through, and the error says what is there."""
+    """Nothing is written through a link at the temporary name of our file, and the error says what is there."""
     pod = room / "pods" / "uid"
     pod.mkdir(parents=True)
     (room / "target").write_text("precious")
@@ -222,7 +222,7 @@ def test_temporary_name_taken(room: Path) -> None:
 
 
 def test_fifo_is_not_waited_for(room: Path) -> None:
-    """A FIFO in place of a file stops neither ADD, nor CHECK, nor DEL."""
+    """A FIFO in the place of a file blocks neither ADD nor CHECK nor DEL."""
     pod = room / "pods" / "uid"
     pod.mkdir(parents=True)
     os.mkfifo(pod / "facts.json")

@@ -26,7 +26,7 @@ from userspace_cni.linux import paths
 
 @dataclass(frozen=True)
 class Case:
-    """A step, its driver, and the directory in which undoing must leave nothing."""
+    """A step, its driver, and the directory in which undo has to leave nothing."""
 
     driver: Driver[Any]
     step: Step
@@ -109,7 +109,7 @@ def killed_at(module: ModuleType, call: str, after: bool, work: Callable[[], obj
 
 @pytest.mark.parametrize(("kind", "module", "call", "after"), POINTS)
 def test_undone_after_apply_was_killed(case: Case, module: ModuleType, call: str, after: bool) -> None:
-    """`undo` removes all that a killed `apply` left."""
+    """`undo` removes everything that a killed `apply` left."""
     killed_at(module, call, after, lambda: case.driver.apply(case.step, soon()))
     case.driver.undo(case.step, soon())
     assert tree(case.clean) == set()
@@ -127,7 +127,7 @@ def test_applied_after_apply_was_killed(case: Case, module: ModuleType, call: st
 
 @pytest.mark.parametrize(("kind", "module", "call", "after"), POINTS)
 def test_undone_after_undo_was_killed(case: Case, module: ModuleType, call: str, after: bool) -> None:
-    """A second `undo` removes all that a killed one left."""
+    """A second `undo` removes everything that a killed one left."""
     case.driver.apply(case.step, soon())
     killed_at(module, call, after, lambda: case.driver.undo(case.step, soon()))
     case.driver.undo(case.step, soon())
@@ -137,7 +137,7 @@ def test_undone_after_undo_was_killed(case: Case, module: ModuleType, call: str,
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(("module", "call"), [(os, "mkdir"), (os, "chmod"), (paths, "umount2"), (paths, "mount_tmpfs")])
 def test_an_allocation_was_killed(room: Path, module: ModuleType, call: str, after: bool) -> None:
-    """After a kill amid a device's allocation, the first one or a later one, the next pod gets an empty directory of its own."""
+    """After a kill during a device's first or a later allocation, the next pod gets an empty directory of its own."""
     directories = DeviceDirectories(f"{room}/run")
     for _ in ("the first allocation", "a later one"):
         killed_at(module, call, after, lambda: directories.renew("br0-1"))

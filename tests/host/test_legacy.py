@@ -23,7 +23,7 @@ def data(room: Path) -> Path:
 
 
 def test_the_directory_goes_with_the_last_record(data: Path) -> None:
-    """Only the directory itself is removed, and not before another interface's record is; a missing one is no fault."""
+    """Only the directory itself is removed, after the last interface's record; a missing one is no fault."""
     (data / "local-c0ffee012345-net2.json").write_text("{}")
     legacy.remove_record(str(data / RECORD))
     assert tree(data) == {"local-c0ffee012345-net2.json"}
@@ -42,7 +42,7 @@ def test_what_another_put_there_keeps_the_directory(data: Path, name: str) -> No
 
 
 def test_a_link_in_the_directorys_place_stays(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where the administrator has linked the directory elsewhere the record goes, link and directory stay, with a warning."""
+    """If the administrator replaced the directory by a link, the record is removed, and both stay, with a warning."""
     link = data.parent / "link"
     link.symlink_to(data)
     legacy.remove_record(str(link / RECORD))
@@ -51,7 +51,7 @@ def test_a_link_in_the_directorys_place_stays(data: Path, capsys: pytest.Capture
 
 
 def test_a_directory_that_cannot_go_is_no_fault(data: Path) -> None:
-    """A mount point cannot be removed: the record is removed anyway, so that DEL succeeds."""
+    """A directory that is a mount point cannot be removed: the record is removed all the same, so that DEL succeeds."""
     behind = data.parent / "behind"
     behind.mkdir()
     (behind / RECORD).write_text("{}")
@@ -61,7 +61,7 @@ def test_a_directory_that_cannot_go_is_no_fault(data: Path) -> None:
 
 
 def test_a_record_that_cannot_be_removed_is_reported(data: Path) -> None:
-    """A directory with the record's name is no record: it stays, with all else, and the error names it."""
+    """A directory with the record's name is no record: it stays with everything else, and the error names it."""
     (data / RECORD).unlink()
     (data / RECORD).mkdir()
     with pytest.raises(UserspaceError, match=r"removing the former plugin's record .*net1\.json"):
@@ -70,7 +70,9 @@ def test_a_record_that_cannot_be_removed_is_reported(data: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_looked_at(tmp_path: Path) -> None:
-    """It is not one without records: an attachment would leave its port, and others would lose the directory that they share."""
+    """An unreadable directory does not count as empty: otherwise an attachment
+    would leave its port, and others lose a shared directory.
+    """
     loop = tmp_path / "loop"
     loop.symlink_to("loop")
     for looking in (

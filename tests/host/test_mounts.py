@@ -1,4 +1,4 @@
-"""OVS sees a pod's directory only through a mount that refuses links, and nothing of it outlives the last attachment."""
+"""OVS sees a pod's directory only through a mount that refuses links; nothing of it is left after the last attachment."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_mount_refuses_links(driver: PodMountDriver, step: PodMount, target: Pat
 
 
 def test_ovs_user_gets_in(driver: PodMountDriver, step: PodMount, target: Path) -> None:
-    """OVS running as another user reaches the mount; any other user of the node does not, though the emptyDir is 0777."""
+    """OVS as another user can use the mount; other users of the node cannot, though the emptyDir is 0777."""
     Path(step.source).chmod(0o777)
     driver.apply(step, soon())
 
@@ -79,7 +79,7 @@ def test_ovs_user_gets_in(driver: PodMountDriver, step: PodMount, target: Path) 
 
 
 def test_group_is_handed_over_later(driver: PodMountDriver, step: PodMount, target: Path) -> None:
-    """A short_dir made before OVS's run directory gets OVS's group when there is one; an administrator's short_dir does not."""
+    """A short_dir made before OVS's run directory gets OVS's group when that exists; an administrator's short_dir does not."""
     PodMountDriver("/nowhere").apply(step, soon())
     assert target.parent.stat().st_gid == 0
     driver.apply(step, soon())
@@ -90,7 +90,7 @@ def test_group_is_handed_over_later(driver: PodMountDriver, step: PodMount, targ
 
 
 def test_apply_twice(driver: PodMountDriver, step: PodMount, target: Path) -> None:
-    """A mount that is there already is used, not covered by another."""
+    """An existing mount is used and not covered by a second one."""
     assert not driver.is_present(step)
     driver.apply(step, soon())
     driver.apply(step, soon())
@@ -99,7 +99,7 @@ def test_apply_twice(driver: PodMountDriver, step: PodMount, target: Path) -> No
 
 
 def test_undo(driver: PodMountDriver, step: PodMount, target: Path) -> None:
-    """Undoing leaves neither mount nor directory, keeps the pod's files, and may be repeated."""
+    """Undo leaves neither mount nor directory, keeps the pod's files, and may be repeated."""
     driver.apply(step, soon())
     (Path(step.source) / "file").touch()
     driver.undo(step, soon())
@@ -110,7 +110,7 @@ def test_undo(driver: PodMountDriver, step: PodMount, target: Path) -> None:
 
 
 def test_undo_without_short_dir(driver: PodMountDriver, step: PodMount) -> None:
-    """Undoing without a short_dir succeeds."""
+    """Undo without a short_dir succeeds."""
     driver.undo(step, soon())
 
 
@@ -132,7 +132,7 @@ def test_undo_of_a_busy_mount(driver: PodMountDriver, step: PodMount, target: Pa
 
 
 def test_stale_directory(driver: PodMountDriver, step: PodMount, target: Path) -> None:
-    """A directory without a mount, left by a crash or a reboot, is mounted on and removed at the end."""
+    """A directory without a mount, left by a crash or reboot, is used for the mount and removed at the end."""
     target.mkdir(parents=True)
     assert not driver.is_present(step)
     driver.apply(step, soon())
@@ -142,7 +142,7 @@ def test_stale_directory(driver: PodMountDriver, step: PodMount, target: Path) -
 
 
 def test_stale_directory_with_files(driver: PodMountDriver, step: PodMount, target: Path) -> None:
-    """Files below the mount are not ours: they stay, with their directory."""
+    """Files below the mount are not ours: they stay with their directory."""
     target.mkdir(parents=True)
     (target / "file").touch()
     driver.apply(step, soon())
@@ -196,9 +196,9 @@ def test_stacked_mounts(driver: PodMountDriver, step: PodMount, target: Path) ->
 
 
 def test_shared_mounts(driver: PodMountDriver, room: Path) -> None:
-    """Where mounts propagate, as under systemd, a later mount in the pod's directory is not seen through our mount.
+    """Where mounts propagate, as under systemd, a later mount in the pod's directory is not visible through our mount.
 
-    Without the flags it would be seen. Nothing of ours stays in either place.
+    Without our flags it would be. Nothing of ours stays in either place.
     """
     node, other = room / "node", room / "other"
     source, target = node / "pods" / "uid", node / "short" / "uid"
@@ -220,7 +220,7 @@ def test_shared_mounts(driver: PodMountDriver, room: Path) -> None:
 
 
 def test_target_is_a_link(driver: PodMountDriver, step: PodMount, target: Path, room: Path) -> None:
-    """A link at the target is not mounted through."""
+    """Nothing is mounted through a link at the target."""
     (room / "victim").mkdir()
     target.parent.mkdir()
     target.symlink_to(room / "victim")
@@ -269,7 +269,7 @@ def test_old_kernel(
 
 
 def test_memory_backed_directory(driver: PodMountDriver, step: PodMount, target: Path, shm: Path) -> None:
-    """An emptyDir in memory is itself a mount, and OVS sees it."""
+    """An emptyDir in memory is a mount itself, and OVS sees it."""
     (shm / "file").touch()
     bind(shm, Path(step.source))
     driver.apply(step, soon())

@@ -1,4 +1,4 @@
-"""Messages of netlink: several in one send, each with its own answer, in the namespace where the connection was made."""
+"""Messages of netlink: several in one send, each with its own answer, in the namespace in which the connection was made."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def names(kernel: NetlinkConnection) -> set[str]:
 
 
 def test_each_message_has_its_answer(kernel: NetlinkConnection) -> None:
-    """Of several messages in one send the kernel does what it can, and refuses the others with errno and its own words."""
+    """Of several messages in one send the kernel does what it can, and refuses others with errno and its own words."""
     before = names(kernel)
     first, again, asked, bad = kernel.exchange(
         made("a0"), made("a0"), link(GETLINK, 0, codec.text(IFNAME, "a0")), link(DELLINK, 0, index=9999)
@@ -63,7 +63,7 @@ def test_listing_longer_than_a_buffer(kernel: NetlinkConnection) -> None:
 
 
 def test_a_batch_of_nftables(sandbox: str) -> None:
-    """In a batch between silent messages all is done or nothing, and a failure of the batch itself is raised."""
+    """Either all of a batch is done or nothing, and a failure of the batch itself is raised."""
     begin, end = (Message(kind, 0, struct.pack("!BBH", 0, 0, 10), silent=True) for kind in (16, 17))
 
     def table(kind: int, flags: int, name: str) -> Message:

@@ -1,4 +1,4 @@
-"""A sandbox's namespace is told apart from other files, and inspected without moving the caller."""
+"""A sandbox's namespace is distinguished from other files, and inspected while the caller stays in its own."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def named(sandbox: Path, room: Path) -> Path:
 
 
 def test_facts(sandbox: Path, named: Path) -> None:
-    """Device and inode are those of the namespace, by whatever path it is named."""
+    """Device and inode are the namespace's, by any path to it."""
     facts = sandbox.stat()
     assert namespace(str(sandbox)) == NetnsFacts(facts.st_dev, facts.st_ino)
     assert namespace(str(named)) == namespace(str(sandbox))
@@ -68,7 +68,7 @@ def test_fifo_is_not_waited_for(room: Path) -> None:
 
 
 def test_own(sandbox: Path) -> None:
-    """Our own namespace is recognised by every path to it; another one and an absent one are not."""
+    """Our own namespace is recognised by any path to it; another one and a missing one are not."""
     assert is_own("/proc/self/ns/net")
     assert is_own(f"/proc/{os.getpid()}/ns/net")
     assert not is_own(str(sandbox))

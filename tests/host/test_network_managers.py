@@ -1,4 +1,6 @@
-"""The programs that configure a NIC are found by what they keep and by their processes, and each says how it is told off."""
+"""The programs that configure a NIC are found by their files and processes,
+and each with the way to make it leave the NIC alone.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ NIC = Nic("ucnic7", 7777, "02:00:00:00:00:01", 1500, "", up=True, carrier=True, 
     ],
 )
 def test_by_what_they_keep(tmp_path: Path, path: str, text: str, found: list[str]) -> None:
-    """A state file of this NIC that says so; not one of another, nor one that says that it is left alone."""
+    """A state file that says that the program has this NIC counts; another NIC's, and one that says "unmanaged", do not."""
     file = tmp_path / path
     file.parent.mkdir(parents=True)
     file.write_text(text)
@@ -41,7 +43,7 @@ def test_by_what_they_keep(tmp_path: Path, path: str, text: str, found: list[str
 
 @pytest.mark.parametrize("path", ["run/NetworkManager/devices/7777", "run/systemd/netif/links/7777"])
 def test_what_cannot_be_read(tmp_path: Path, path: str) -> None:
-    """What a program keeps of the NIC is there, and cannot be read or is no settings: whether it has the NIC is not known."""
+    """When a program's file about the NIC is unreadable or invalid, it is unknown whether the program has the NIC."""
     file = tmp_path / path
     file.parent.mkdir(parents=True)
     file.mkdir()
@@ -64,7 +66,7 @@ def running(program: Path, *arguments: str) -> Iterator[None]:
 
 
 def test_by_their_processes(tmp_path: Path) -> None:
-    """A DHCP client that names the NIC; one that names none serves all; another NIC's is none of it."""
+    """A DHCP client counts when it names the NIC or no NIC at all, but not when it names another one."""
     root = HostRoot(str(tmp_path / "root"))
     with running(tmp_path / "dhclient", NIC.name):
         [found] = managers_of([NIC], root)[NIC.name]
@@ -76,7 +78,7 @@ def test_by_their_processes(tmp_path: Path) -> None:
 
 
 def test_not_in_another_namespace(tmp_path: Path, sandbox: str) -> None:
-    """What the host's programs keep is about the host's NICs."""
+    """The host programs' files are about the host's NICs only."""
     file = tmp_path / "run/systemd/netif/links/7777"
     file.parent.mkdir(parents=True)
     file.write_text("ADMIN_STATE=configured\n")

@@ -1,4 +1,4 @@
-"""What a look at a NIC tells, and what of it can be made again on another link."""
+"""What a look at a NIC finds, and which part of it can be made again on another link."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def wire(sandbox: str) -> Iterator[Wire]:
 
 
 def seen(wire: Wire, name: str = NIC) -> Nic:
-    """The look at a link that is there."""
+    """The look at a link, which has to exist."""
     found = look(name, wire.node)
     assert found
     return found
 
 
 def test_a_nic(wire: Wire) -> None:
-    """Addresses, routes, next hops, MTU, master, and the links upon it; one that is not there is none."""
+    """It has addresses, routes, next hops, MTU, master and the links on top of it; a missing NIC is None."""
     wire.on_node("ip", "route", "add", "198.51.100.0/24", "via", "192.0.2.9")
     wire.on_node("ip", "route", "add", "default", "via", "192.0.2.1", "metric", "5")
     wire.on_node("ip", "link", "add", "upon", "link", NIC, "type", "macvlan")
@@ -76,12 +76,12 @@ def test_a_nic(wire: Wire) -> None:
     ],
 )
 def test_the_tag_of_a_vlans_link(kind: str, data: list[Any], tag: int) -> None:
-    """As the kernel's answer has it: of 802.1Q, which is meant where no protocol is said; of 802.1ad and of other links none."""
+    """The tag is the kernel's for 802.1Q, also when no protocol is given; links of 802.1ad and others have none."""
     assert nics.tag_of(told(7, kind, data)) == tag
 
 
 def told(index: int, kind: str, data: list[Any], *others: list[Any]) -> bytes:
-    """What the kernel tells of a link of that index and kind, named after both."""
+    """The kernel's description of a link of that index and kind, named after both."""
     info = {"attrs": [["IFLA_INFO_KIND", kind], ["IFLA_INFO_DATA", {"attrs": data}]]}
     answer = ifinfmsg()
     answer.update({"index": index, "attrs": [["IFLA_IFNAME", f"{kind}{index}"], ["IFLA_LINKINFO", info], *others]})
@@ -90,7 +90,7 @@ def told(index: int, kind: str, data: list[Any], *others: list[Any]) -> bytes:
 
 
 def test_the_bond_below_a_link() -> None:
-    """Of the bond itself and of what is made upon it, to any height, its name and mode; of all other links none."""
+    """A bond, and every link on top of it at any height, has the bond's name and mode; other links have none."""
     answers = [
         told(1, "bond", [["IFLA_BOND_MODE", 6]]),
         told(2, "vlan", [["IFLA_VLAN_ID", 100]], ["IFLA_LINK", 1]),
@@ -107,7 +107,7 @@ def test_the_bond_below_a_link() -> None:
 
 
 def test_the_modes_of_a_bond_are_those_of_the_kernel() -> None:
-    """Each mode by the number that linux/if_bonding.h and ip(8) give it."""
+    """Each mode has the number that linux/if_bonding.h and ip(8) give it."""
     by_number = {
         "balance-rr": 0,
         "active-backup": 1,
@@ -129,7 +129,7 @@ def test_an_enslaved_nic(wire: Wire) -> None:
 
 
 def test_offloads(wire: Wire) -> None:
-    """GRO is told when it is on."""
+    """GRO is reported when it is on."""
     for state in ("on", "off"):
         wire.on_node("ethtool", "-K", NIC, "gro", state)
         assert seen(wire).offloads == (("gro",) if state == "on" else ())
@@ -146,7 +146,9 @@ def test_offloads(wire: Wire) -> None:
     ],
 )
 def test_what_cannot_be_moved(wire: Wire, made: list[str], where: str, told: str) -> None:
-    """Addresses that end, routes of routers, nexthop objects and routes that another link has, too, are named apart."""
+    """Addresses that expire, routes of routing daemons, nexthop objects, and
+    routes that another link has, too, are named separately.
+    """
     wire.on_node("ip", "nexthop", "add", "id", "7", "via", "192.0.2.1", "dev", NIC)
     wire.on_node("ip", "link", "add", "other", "type", "veth", "peer", "name", "otherp")
     for each in ("other", "otherp"):
@@ -177,7 +179,7 @@ ADDRESSES = (
 
 
 def test_made_again(wire: Wire) -> None:
-    """What records keep of addresses and routes with every attribute makes the same ones, on the link that lost them."""
+    """Recorded addresses and routes, with every attribute, can be made again on the link that lost them."""
     eventually(lambda: "tentative" not in wire.on_node("ip", "-6", "address"))
     for each in ADDRESSES:
         wire.on_node("ip", "address", "add", *each.split(), "dev", NIC)
@@ -208,7 +210,7 @@ def test_made_again(wire: Wire) -> None:
 
 
 def test_merged_by_what_each_link_has(wire: Wire) -> None:
-    """What the NIC still has, or has again, stays in the move with its own attributes; a move of nothing takes what is added."""
+    """What the NIC still has, or has again, stays in the move with its own attributes; an empty move takes what is added."""
     nic = seen(wire)
     step = plan_move(nic, "br-net1", store="s", boot_id="b", switch_netns=wire.node)
     assert merge_changes(step, nic, None) == step
@@ -219,7 +221,7 @@ def test_merged_by_what_each_link_has(wire: Wire) -> None:
 
 
 def test_more_routes_than_are_moved(wire: Wire) -> None:
-    """Of a daemon's thousand routes none is read; the default route and those by hand are, and the reason is one line."""
+    """A daemon's thousand routes are not read, but the default route and manual ones are; the reason is one line."""
     before = seen(wire)
     batch = "".join(f"route add 10.7.{each >> 8}.{each & 255}/32 via 192.0.2.1 proto bird\n" for each in range(1001))
     argv = ["nsenter", f"--net={wire.node}", "ip", "-batch", "-"]
@@ -234,7 +236,7 @@ def test_more_routes_than_are_moved(wire: Wire) -> None:
 
 
 def test_a_nic_that_vanishes_amid(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A link that goes after it was listed is left out, and the look shows the others."""
+    """A link that vanishes after it was listed is left out, and the look has the others."""
     wire.on_node("ip", "link", "add", "upon", "link", NIC, "type", "macvlan")
 
     def slow(kernel: NetlinkConnection, index: int, beside: frozenset[int]) -> LinkConfiguration:
@@ -246,7 +248,7 @@ def test_a_nic_that_vanishes_amid(wire: Wire, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_neighbours_that_answer(wire: Wire) -> None:
-    """Of two routers that were never heard, the one that is there answers, by each family; the kernel keeps it from then on."""
+    """Of two routers that were never heard, the existing one answers, in each family; the kernel keeps it from then on."""
     for on in (wire.on_node, wire.on_outside):
         eventually(lambda on=on: "tentative" not in on("ip", "-6", "address"))  # type: ignore[misc]
     place, there = NodeNamespace(wire.node), {"192.0.2.1": NIC, "2001:db8::1": NIC}

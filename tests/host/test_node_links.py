@@ -1,4 +1,4 @@
-"""The link of a gateway has the addresses of its step; what an administrator has added beside them stays."""
+"""A gateway's link has the addresses of its step; an administrator's additions stay."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def wire(sandbox: str) -> Iterator[Wire]:
 
 @pytest.mark.parametrize("marks", [True, False], ids=["marks", "older"])
 def test_what_an_administrator_has_added_stays(wire: Wire, monkeypatch: pytest.MonkeyPatch, marks: bool) -> None:
-    """Also when none of ours is there any more, and on a kernel that keeps no protocol of addresses."""
+    """They stay even when all of ours are gone, and on a kernel that keeps no protocol of addresses."""
     monkeypatch.setattr(node_links, "MARKS_ADDRESSES", marks)
     driver, step = NodeLinkDriver(), NodeLink(NIC, (OURS,), switch_netns=wire.node)
     driver.apply(step, soon())
@@ -48,7 +48,7 @@ def test_what_an_administrator_has_added_stays(wire: Wire, monkeypatch: pytest.M
 
 
 def test_sysctls_that_cannot_be_written(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where they say so already, none is opened for writing: /proc/sys may be read-only."""
+    """A sysctl that has the desired value is not opened for writing: /proc/sys may be read-only."""
     driver, step = NodeLinkDriver(), NodeLink(NIC, (OURS,), switch_netns=wire.node)
     driver.apply(step, soon())
     real = Path.open
@@ -64,7 +64,7 @@ def test_sysctls_that_cannot_be_written(wire: Wire, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_link_that_goes_between_two_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its addresses are asked for after it was found: it is left out then, and the others' are told."""
+    """A link that vanishes before its addresses are read is left out, and the others are reported."""
     with netns() as place:
         for name in ("goes", "stays"):
             inside(place, "ip", "link", "add", name, "type", "veth", "peer", "name", f"{name}-0")

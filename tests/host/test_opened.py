@@ -1,7 +1,7 @@
 """A file that a pod can replace is checked before it is opened.
 
-Opening a device node has effects: it starts a watchdog, loads a driver, takes a lock. The node here is of a device
-that nothing serves, so that each attempt to open it fails, and shows.
+Opening a device node has effects: it starts a watchdog, loads a driver, takes a lock. The node in these tests has a device number
+without a driver, so that each attempt to open it fails visibly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from userspace_cni.host.runtimes import former_plugin as legacy
 
 MISC = 10
 UNSERVED = range(239, 255)
-"""Minors of misc devices that are seldom taken (Documentation/admin-guide/devices.txt)."""
+"""Minor numbers of misc devices that are rarely used (Documentation/admin-guide/devices.txt)."""
 
 
 @pytest.fixture
@@ -60,14 +60,14 @@ def test_a_device_in_place_of_a_namespace_is_not_opened(device: Path) -> None:
 
 
 def test_neither_device_nor_fifo_in_place_of_the_former_plugins_record_is_opened(room: Path, device: Path) -> None:
-    """The port then gets the file's name; a FIFO, whose open waits for a writer, does not delay DEL."""
+    """The port then gets the file's name; a FIFO, whose open would wait for a writer, does not delay DEL."""
     os.mkfifo(room / "local-c0ffee012345-net1.json")
     assert legacy.read_port_name(str(room / "local-c0ffee012345-net1.json")) == "c0ffee012345-net1"
     assert legacy.read_port_name(str(device)) == device.name
 
 
 def test_only_a_regular_file_is_opened(room: Path) -> None:
-    """A link, a socket, a directory and an absent file give no descriptor; a file gives one to read from."""
+    """A link, a socket, a directory and a missing file give no descriptor; a regular file gives one for reading."""
     (room / "file").write_text("content")
     (room / "link").symlink_to("file")
     dirfd = os.open(room, os.O_PATH)

@@ -1,4 +1,4 @@
-"""The drivers of an agent that sees the host's root at another place: they act there, by the host's own names.
+"""The drivers of an agent that sees the host's root elsewhere act there, and use the host's own paths.
 
 The host is a directory with links as distributions have them (/var/run -> /run), users of its own and another /usr mounted. Every
 step below has the host's paths, as records have; none of them exists in the root of this process.
@@ -53,7 +53,7 @@ from userspace_cni.host.runtimes.leases import LeaseDriver
 USER = "dpdk-of-this-host"
 PODS = "/var/run/uc-pods"
 DEVICE_INFO = "/var/run/k8s.cni.cncf.io/devinfo"
-"""A prefix that is reached through a link; on the host it is /run/uc-pods."""
+"""A prefix that leads through a link; on the host it is /run/uc-pods."""
 DELEGATE = """#!/bin/sh
 stdin=$(cat)
 echo "$CNI_COMMAND in $PWD with $stdin" >>/calls
@@ -85,7 +85,7 @@ def root(host: Path) -> HostRoot:
 
 @pytest.fixture
 def pod(host: Path) -> Path:
-    """A pod's directory as this process sees it; the host calls it PODS/uid."""
+    """A pod's directory as this process sees it; on the host it is PODS/uid."""
     path = host / "run" / "uc-pods" / "uid"
     path.mkdir(parents=True)
     return path
@@ -129,7 +129,7 @@ def test_unknown_names(root: HostRoot, name: str) -> None:
 
 
 def test_names_without_files(root: HostRoot, host: Path) -> None:
-    """A host without a list of users is named as such; numbers need none."""
+    """The error says that a host has no list of users; numbers need none."""
     (host / "etc" / "passwd").unlink()
     with pytest.raises(DirectoryRefused, match="reading the host's /etc/passwd: it does not exist"):
         DirectoryDriver(root).apply(Directory(PODS, PODS, create=True, own=True, user=USER), soon())
@@ -138,7 +138,7 @@ def test_names_without_files(root: HostRoot, host: Path) -> None:
 
 
 def test_socket_file(root: HostRoot, pod: Path) -> None:
-    """A stale socket is removed in the host's directory, and a later one with the attachment."""
+    """A stale socket in the host's directory is removed, and a later one with the attachment."""
     driver, step = SocketFileDriver(root), SocketFile(f"{PODS}/uid", PODS, "vhost.sock")
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(pod / "vhost.sock"))
@@ -173,7 +173,7 @@ def test_pod_mount(root: HostRoot, host: Path, pod: Path) -> None:
 
 @pytest.mark.parametrize("same_device", [True, False])
 def test_placed_socket(root: HostRoot, host: Path, pod: Path, shm: Path, same_device: bool) -> None:
-    """OVS's socket is found where it is on the host and placed in the pod's directory, on one device and across two."""
+    """OVS's socket is found at its place on the host and placed in the pod's directory, on one device and across two."""
     ovs = host / "run" / "ovs"
     ovs.mkdir()
     if not same_device:
@@ -222,7 +222,7 @@ def test_config_file(root: HostRoot, pod: Path) -> None:
 
 @pytest.mark.parametrize("target", ["/etc", "{}/etc", "../../etc", "/proc/self/root"])
 def test_hostile_links(root: HostRoot, host: Path, pod: Path, target: str) -> None:
-    """No driver follows a link in the place of a pod's directory, wherever it leads; errors have the host's path."""
+    """No driver follows a link in the place of a pod's directory; errors have the host's path."""
     before = tree(host / "etc")
     (pod / "dir").symlink_to(target.format(host))
     path = f"{PODS}/uid/dir"
@@ -254,7 +254,7 @@ def place_of(consumer: str, pod: Pod, settings: Settings, root: HostRoot, shared
 
 
 def test_place_of_an_emptydir(root: HostRoot, host: Path) -> None:
-    """A pod's emptyDir is found in the host's kubelet directory, and recorded as the host calls it."""
+    """A pod's emptyDir is found in the host's kubelet directory, and recorded by its path on the host."""
     (host / "run/kubelet/pods/u1/volumes/kubernetes.io~empty-dir/shared-dir").mkdir(parents=True)
     settings = Settings(kubelet_dir="/var/run/kubelet")
     place = place_of("pod", Pod(uid="u1"), settings, root)
@@ -266,7 +266,7 @@ def test_place_of_an_emptydir(root: HostRoot, host: Path) -> None:
 
 
 def test_place_of_a_vm(root: HostRoot, host: Path) -> None:
-    """A launcher pod's emptyDir `public` is looked for on the host, and QEMU's directory made there; without it, nowhere."""
+    """A launcher pod's emptyDir `public` is searched on the host, and QEMU's directory made there; without it, none is made."""
     volumes = host / "run/kubelet/pods/u1/volumes/kubernetes.io~empty-dir"
     settings = Settings(kubelet_dir="/var/run/kubelet")
     (volumes / "shared-dir").mkdir(parents=True)
@@ -283,7 +283,7 @@ def test_place_of_a_vm(root: HostRoot, host: Path) -> None:
 
 
 def test_place_of_a_shared_dir(root: HostRoot, host: Path) -> None:
-    """Setting and `sharedDir` of a pod's network are compared as the host follows their links, and recorded by its names."""
+    """Setting and `sharedDir` of a pod's network are compared after the host's links were followed, and recorded by its paths."""
     settings = Settings(shared_dirs=("/nowhere", "/var/run/shared"))
     (host / "data").mkdir()
     (host / "data" / "link").symlink_to("/var/run/shared/tenant-a")
@@ -326,7 +326,7 @@ def test_place_of_a_hostpath_that_is_absent(root: HostRoot, room: Path) -> None:
 
 
 def test_namespace(root: HostRoot, host: Path) -> None:
-    """CNI_NETNS is looked up below the root, told apart from our own namespace, and inspected."""
+    """CNI_NETNS is searched below the root, distinguished from our own namespace, and inspected."""
     (host / "run" / "netns").mkdir()
     file = host / "run" / "netns" / "cni-1"
     file.touch()
@@ -347,7 +347,7 @@ def test_namespace(root: HostRoot, host: Path) -> None:
 
 
 def test_own_namespace_below_the_root(root: HostRoot, host: Path) -> None:
-    """The host's own namespace, which is ours, is recognised when the host names it."""
+    """The host's own namespace, which is also ours, is recognised by the host's path to it."""
     (host / "run" / "netns").mkdir()
     (host / "run" / "netns" / "host").touch()
     bind_over(Path("/proc/self/ns/net"), host / "run" / "netns" / "host")

@@ -1,4 +1,4 @@
-"""What a PCI device lacks before DPDK can open it, in a tree of sysfs as kernels show it: this machine has no such device."""
+"""What a PCI device lacks before DPDK can open it, in a tree like sysfs: this machine has no such device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIBLING = "0000:3b:00.1"
 
 
 class Tree:
-    """A root of the host with devices, IOMMU groups and huge pages below /sys, all ready until something is taken away."""
+    """A root of the host with devices, IOMMU groups and huge pages below /sys, all ready until a test removes something."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -22,7 +22,7 @@ class Tree:
         self.write("sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages", "0\n")
 
     def device(self, address: str, driver: str = "", group: str = "", links: tuple[str, ...] = ()) -> None:
-        """Have a device, in the place of the one that was there."""
+        """Make a device, in place of the former one."""
         real = self.directory / "sys/devices/pci0000:3a" / address
         real.mkdir(parents=True, exist_ok=True)
         for name, target in (("driver", f"sys/bus/pci/drivers/{driver}"), ("iommu_group", f"sys/kernel/iommu_groups/{group}")):
@@ -55,14 +55,14 @@ def test_a_device_that_is_ready(tmp_path: Path) -> None:
 
 
 def test_no_such_device(tmp_path: Path) -> None:
-    """An address without a device is told as such, and a path in its place leads nowhere."""
+    """An address without a device is reported as that, and a path instead of an address leads nowhere."""
     tree = Tree(tmp_path)
     assert "no PCI device 0000:99:00.0" in tree.lacking("0000:99:00.0")[0]
     assert "no PCI device ../devices" in tree.lacking("../devices")[0]
 
 
 def test_a_kernel_driver(tmp_path: Path) -> None:
-    """A device that the kernel drives is named with its driver, and with how it is bound to another."""
+    """A device with a kernel driver is named with the driver, and with the way to bind it to another."""
     tree = Tree(tmp_path)
     tree.device(NIC, "ixgbe", "7", ("enp59s0f0",))
     [said] = tree.lacking()
@@ -73,7 +73,7 @@ def test_a_kernel_driver(tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_away(tmp_path: Path) -> None:
-    """It is not there, or DPDK's driver has let it go; where no devices can be seen, as without /sys, nothing is known."""
+    """A device that is missing, or that DPDK's driver has released, is reported; without /sys nothing is known."""
     tree, root = Tree(tmp_path), HostRoot(str(tmp_path))
     assert not pci.is_away(NIC, root)
     assert pci.is_away("0000:99:00.0", root)
@@ -86,7 +86,7 @@ def test_a_device_that_is_away(tmp_path: Path) -> None:
 
 
 def test_a_bifurcated_driver(tmp_path: Path) -> None:
-    """A device of mlx5_core is opened beside the kernel's driver, without an IOMMU group of its own; its links are known."""
+    """mlx5_core works beside the kernel's driver, without an IOMMU group of its own; its links are known."""
     tree = Tree(tmp_path)
     tree.device(NIC, "mlx5_core", "", ("enp59s0f0np0",))
     assert tree.lacking() == ()
@@ -97,7 +97,7 @@ def test_a_bifurcated_driver(tmp_path: Path) -> None:
 
 
 def test_the_iommu(tmp_path: Path) -> None:
-    """vfio-pci needs an IOMMU group, or the mode without; the other devices of the group must let go of it, too."""
+    """vfio-pci needs an IOMMU group, or its mode without one; other devices of the group must have no kernel driver, either."""
     tree = Tree(tmp_path)
     tree.device(NIC, "vfio-pci")
     assert "no IOMMU group" in tree.lacking()[0]
@@ -113,7 +113,7 @@ def test_the_iommu(tmp_path: Path) -> None:
 
 
 def test_all_that_is_missing_at_once(tmp_path: Path) -> None:
-    """Each thing is told, each by its own sentence."""
+    """Each missing thing is reported in a sentence of its own."""
     tree = Tree(tmp_path)
     tree.write("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0\n")
     tree.device(NIC, "ixgbe")
@@ -124,7 +124,7 @@ def test_all_that_is_missing_at_once(tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_no_nic(tmp_path: Path) -> None:
-    """A controller of disks is refused as such, not told how it is bound; a controller of networks is looked at further."""
+    """A disk controller is refused as such, and not with advice to bind it; a network controller is looked at further."""
     tree = Tree(tmp_path)
     tree.device(NIC, "nvme", "7")
     tree.write(f"sys/bus/pci/devices/{NIC}/class", "0x010802\n")

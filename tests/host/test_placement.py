@@ -1,4 +1,4 @@
-"""OVS's socket is put where the pod sees it and goes on accepting there, on one device and across two."""
+"""OVS's socket is put where the pod sees it and still accepts there, on one device and across two."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def source(step: PlacedSocket) -> Path:
 
 
 def test_socket_accepts_where_the_pod_sees_it(step: PlacedSocket, source: Path, placed: Path) -> None:
-    """The same socket accepts under the pod's name, OVS's own name is free for its next bind, and nothing is drift."""
+    """The same socket accepts under the pod's name, OVS's own name is free for its next bind, and there is no drift."""
     with listening(source) as server:
         driver.apply(step, soon())
         assert answers(placed, server)
@@ -80,7 +80,7 @@ def test_socket_accepts_where_the_pod_sees_it(step: PlacedSocket, source: Path, 
 
 
 def test_across_devices_it_is_a_protected_mount(step: PlacedSocket, source: Path, placed: Path) -> None:
-    """Across devices there is one mount, with the flags of every mount of ours; on one device there is none."""
+    """Across devices there is one mount, with the flags of all our mounts; on one device there is none."""
     with listening(source):
         driver.apply(step, soon())
     options = mounts_at(placed)
@@ -91,7 +91,7 @@ def test_across_devices_it_is_a_protected_mount(step: PlacedSocket, source: Path
 
 
 def test_apply_twice(step: PlacedSocket, source: Path, placed: Path) -> None:
-    """A socket that is placed already stays as it is."""
+    """A socket that is placed already stays."""
     with listening(source) as server:
         driver.apply(step, soon())
         driver.apply(step, soon())
@@ -113,7 +113,7 @@ def test_owner_can_connect(step: PlacedSocket, source: Path, placed: Path) -> No
 
 
 def test_owner_is_set_before_it_is_seen(step: PlacedSocket, source: Path, placed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Owner and mode are right at the moment the socket gets its name."""
+    """Owner and mode are right from the moment at which the socket has its name."""
     seen: list[tuple[int, int]] = []
     chmod = os.chmod
 
@@ -129,7 +129,7 @@ def test_owner_is_set_before_it_is_seen(step: PlacedSocket, source: Path, placed
 
 
 def test_ovs_restarted(step: PlacedSocket, source: Path, placed: Path) -> None:
-    """A newer socket of OVS is reported as drift and then takes the place of the dead one."""
+    """A newer socket of OVS is reported as drift, and then replaces the dead one."""
     with listening(source):
         driver.apply(step, soon())
     with listening(source) as server:
@@ -164,7 +164,7 @@ def test_a_dead_socket_is_never_placed(step: PlacedSocket, source: Path, placed:
 
 
 def test_the_way_of_the_next_bind_is_free(source: Path) -> None:
-    """A dead socket at OVS's own name is removed; a living socket, and any other file, stays."""
+    """A dead socket at OVS's own name is removed; a living socket and any other file stay."""
     assert not free_source(str(source))
     with listening(source):
         assert not is_source_dead(str(source))
@@ -186,7 +186,7 @@ def test_the_way_of_the_next_bind_is_free(source: Path) -> None:
 def test_a_pod_that_moves_its_socket_keeps_no_mount(
     step: PlacedSocket, source: Path, placed: Path, to: str, instead: str
 ) -> None:
-    """Wherever a pod renames the socket, and whatever it puts there instead: the next socket and DEL leave no mount of ours."""
+    """Wherever a pod renames the socket, and whatever it puts there instead, the next socket and DEL leave no mount of ours."""
     moved = placed.parent / to
     moved.parent.mkdir(parents=True, exist_ok=True)
     script = 'umount "$1" 2>/dev/null; exec mv "$1" "$2"'
@@ -213,8 +213,9 @@ def test_a_pod_that_moves_its_socket_keeps_no_mount(
 
 @pytest.mark.parametrize("instead", ["nothing", "a directory"])
 def test_a_directory_that_was_carried_off_keeps_no_mount(step: PlacedSocket, source: Path, placed: Path, instead: str) -> None:
-    """A pod that can write above its directory, as in a `sharedDir`, renames the directory: DEL still finds our mount in it,
-    and a neighbour's mount stays.
+    """A pod that can write above its directory, as in a `sharedDir`, renames it: DEL still finds our mount in it.
+
+    A neighbour's mount stays.
     """
     neighbour = replace(step, source=f"{step.source}0", name="neighbour.sock")
     away = placed.parent.with_name("away")
@@ -232,7 +233,7 @@ def test_a_directory_that_was_carried_off_keeps_no_mount(step: PlacedSocket, sou
 
 
 def test_mounts_of_others_stay(step: PlacedSocket, source: Path, placed: Path, room: Path) -> None:
-    """Below a pod's directory only the mount of this port's own socket is removed: not a neighbour's, nor a directory's."""
+    """Below a pod's directory only the mount of this port's own socket is removed, not a neighbour's or a directory's."""
     neighbour = replace(step, source=f"{step.source}0", name="neighbour.sock")
     (room / Path(step.source).name).mkdir()
     (placed.parent / "volume").mkdir()
@@ -247,7 +248,9 @@ def test_mounts_of_others_stay(step: PlacedSocket, source: Path, placed: Path, r
 
 
 def test_whether_there_are_mounts(step: PlacedSocket, source: Path, placed: Path) -> None:
-    """The driver knows of mounts that keep the kubelet from removing the directory: on two devices until DEL, on one never."""
+    """The driver knows whether mounts keep the kubelet from removing the
+    directory: across devices until DEL, on one device never.
+    """
     with listening(source):
         assert not driver.is_mounted(step, SharedReads())
         driver.apply(step, soon())
@@ -273,7 +276,7 @@ def test_device_changed_between(step: PlacedSocket, source: Path, placed: Path, 
 
 
 def test_undo(step: PlacedSocket, source: Path, placed: Path) -> None:
-    """Undoing leaves neither socket nor mount nor placeholder, and may be repeated."""
+    """Undo leaves neither socket nor mount nor placeholder, and may be repeated."""
     with listening(source):
         driver.apply(step, soon())
     driver.undo(step, soon())
@@ -315,7 +318,7 @@ def test_waits_no_longer_than_it_may(step: PlacedSocket) -> None:
 
 
 def test_placing_again_hardly_waits(step: PlacedSocket, source: Path, placed: Path) -> None:
-    """However long its deadline is, it ends where OVS has made no new socket; one that is there is placed."""
+    """With any deadline, it ends soon if OVS has made no new socket; an existing one is placed."""
     with pytest.raises(Unavailable, match="did not make it in time"):
         driver.make_again(step, Deadline.after(FOR_EVER_S))
     with listening(source) as server:

@@ -1,4 +1,4 @@
-"""Routes of ours in real namespaces: ours come and go, others stay as they are, and no namespace is taken for another."""
+"""Routes of ours in real namespaces are made and removed, others stay, and no namespace is mistaken for another."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OURS = 148
 
 
 class LookedAt(DualPod):
-    """A pod, and how a pass sees it."""
+    """A pod, and how a pass looks at it."""
 
     def look(self) -> Inside:
         return PodRoutes(OURS).look(PodNamespace("box", self.path))
@@ -53,7 +53,7 @@ def want(text: str, metric: int = 0) -> DesiredRoute:
 
 
 def converge(pod: DualPod, *wanted: str) -> RoutePass:
-    """Make these the routes of ours in the pod."""
+    """Make exactly these the routes of ours in the pod."""
     return PodRoutes(OURS).converge(PodNamespace("box", pod.path), lambda _: [want(each) for each in wanted])
 
 
@@ -63,7 +63,7 @@ def table(pod: DualPod, version: int = 4) -> list[str]:
 
 
 def test_routes_come_and_go(pod: DualPod) -> None:
-    """Those that are wanted are made, those that no longer are go, and a pass with nothing to do changes nothing."""
+    """Desired routes are made, others of ours removed, and a pass with nothing to do changes nothing."""
     done = converge(pod, "10.9.0.0/24 10.2.0.1 eth1", "10.8.0.7/32 eth1", "fd09::/64 fd02::1 eth1")
     assert (len(done.added), done.removed, done.refused) == (3, (), ())
     assert table(pod) == ["10.8.0.7 - eth1", "10.9.0.0/24 10.2.0.1 eth1"]
@@ -78,7 +78,9 @@ def test_routes_come_and_go(pod: DualPod) -> None:
 
 
 def test_a_pod_with_thousands_of_routes(pod: DualPod) -> None:
-    """Ours come and go in it as in others, and what it has is not kept, but for the answers that all pods share."""
+    """Ours are made and removed as in other pods, but its routes are not
+    remembered, except for the answers that all pods share.
+    """
     commands = [f"route add 10.{100 + each // 256}.{each % 256}.0/24 dev eth1" for each in range(10_000)]
     subprocess.run(["nsenter", f"--net={pod.path}", "ip", "-batch", "-"], input="\n".join(commands), text=True, check=True)
     kept = PodRoutes(OURS)
@@ -92,7 +94,7 @@ def test_a_pod_with_thousands_of_routes(pod: DualPod) -> None:
 
 
 def test_the_default_route_changes_and_comes_back(pod: DualPod) -> None:
-    """Ours is in force, the other one stays untouched behind it, and is in force again when ours goes; IPv6 by its metric."""
+    """Ours takes effect while the other stays behind it, and that one takes effect again afterwards; for IPv6 by metric."""
     before = pod.routes(), pod.routes(6)
     converge(pod, "default 10.2.0.1 eth1", "default6 fd02::1 eth1")
     assert [each for each in pod.routes() if each.startswith("default")] == [
@@ -106,7 +108,7 @@ def test_the_default_route_changes_and_comes_back(pod: DualPod) -> None:
 
 
 def test_another_via(pod: DualPod) -> None:
-    """The new next hop takes the place of the former one, for IPv4 before that goes, for IPv6 in one message."""
+    """The new next hop replaces the former one: for IPv4 before that is removed, for IPv6 in one message."""
     converge(pod, "10.9.0.0/24 10.2.0.1 eth1", "fd09::/64 fd02::1 eth1")
     done = converge(pod, "10.9.0.0/24 10.2.0.9 eth1", "fd09::/64 fd02::9 eth1")
     assert done.refused == ()
@@ -114,7 +116,7 @@ def test_another_via(pod: DualPod) -> None:
 
 
 def test_from_the_link_to_a_next_hop_and_back(pod: DualPod) -> None:
-    """Each is told from the other one, with which it shares all but the next hop."""
+    """The two routes are distinguished, though only their next hops differ."""
     for hop in ("", "10.2.0.1 ", "", "10.2.0.1 "):
         six = hop and "fd02::1 "
         converge(pod, f"10.9.0.0/24 {hop}eth1", f"fd09::/64 {six}eth1")
@@ -126,7 +128,7 @@ def test_from_the_link_to_a_next_hop_and_back(pod: DualPod) -> None:
 
 
 def test_another_number(pod: DualPod) -> None:
-    """What has the former one is not seen where it is decided, and gives way: IPv4 before it goes, IPv6 in one message."""
+    """Routes with the former number do not count in decisions, and are replaced: IPv4 before they go, IPv6 in one message."""
     former = "default 10.2.0.1 eth1", "10.8.0.0/16 eth1", "10.9.0.0/16 eth1", "fd08::/64 fd02::1 eth1", "fd09::/64 fd02::1 eth1"
     converge(pod, *former)
     kernel = PodRoutes(200)
@@ -149,7 +151,7 @@ def test_another_number(pod: DualPod) -> None:
 
 
 def test_routes_of_others_stay(pod: DualPod) -> None:
-    """A route of another program to the same destination, and one that it puts before ours, are neither changed nor removed."""
+    """Another program's route to the same destination, also one that it puts before ours, is neither changed nor removed."""
     pod.ip("route", "add", "10.9.0.0/24", "via", "10.1.0.1")
     converge(pod, "10.9.0.0/24 10.2.0.1 eth1")
     pod.ip("route", "prepend", "10.9.0.0/24", "via", "10.1.0.9")
@@ -168,8 +170,10 @@ def test_routes_of_others_stay(pod: DualPod) -> None:
 
 
 def test_a_next_hop_of_another_program_in_one_route_with_ours(pod: LookedAt) -> None:
-    """The kernel makes one route of IPv6 of both, under our number: ours alone goes, and where it is wanted the conflict is
-    told."""
+    """The kernel makes one IPv6 route of both, under our number: only ours is removed.
+
+    Where ours is wanted, the conflict is reported.
+    """
     for wanted, refused in (((), ()), (("fd09::/64 fd02::1 eth1",), ("fd09::/64 via fd02::1 dev eth1: File exists",))):
         converge(pod, "fd09::/64 fd02::1 eth1")
         pod.ip("-6", "route", "append", "fd09::/64", "via", "fd01::9", "metric", "100")
@@ -182,7 +186,7 @@ def test_a_next_hop_of_another_program_in_one_route_with_ours(pod: LookedAt) -> 
 
 
 def test_what_is_not_ours_whatever_its_number(pod: DualPod) -> None:
-    """Routes to several next hops, by a nexthop object, for one TOS, or to nothing, are none that we could have made."""
+    """Routes with several next hops, with a nexthop object, for one TOS, or to nothing are never ours, with any number."""
     pod.ip("nexthop", "add", "id", "9", "via", "10.1.0.1", "dev", "eth0")
     odd = (
         "10.31.0.0/16 nhid 9",
@@ -205,7 +209,7 @@ def test_what_is_not_ours_whatever_its_number(pod: DualPod) -> None:
 
 
 def test_what_others_have_is_seen_as_it_is(pod: LookedAt) -> None:
-    """A next hop of another version of IP, several, none at all, and one that is on the link by the route's own word."""
+    """Others' routes are read with a next hop of the other IP version, several, none, or one declared on-link."""
     for each in (
         "10.31.0.0/16 via inet6 fd01::1 dev eth0",
         "10.32.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev eth1",
@@ -222,7 +226,10 @@ def test_what_others_have_is_seen_as_it_is(pod: LookedAt) -> None:
 
 
 def test_a_default_route_without_what_must_stay(pod: DualPod) -> None:
-    """It is not made where the kernel refuses one of these of its version of IP; all else is, and the next pass tries again."""
+    """It is not made when the kernel refuses a route that must stay, of the same IP version.
+
+    The rest is, and the next pass tries again.
+    """
     kept = replace(want("10.96.0.0/12 192.0.2.9 eth0"), kept=True)
     wanted = [kept, *map(want, ("default 10.2.0.1 eth1", "default6 fd02::1 eth1", "10.8.0.0/16 eth1"))]
     done = PodRoutes(OURS).converge(PodNamespace("box", pod.path), lambda _: wanted)
@@ -236,7 +243,10 @@ def test_a_default_route_without_what_must_stay(pod: DualPod) -> None:
 
 
 def test_an_end_before_the_default_route(pod: DualPod, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What must stay with the former default route is there first; the next pass makes ours, and takes out what is not wanted."""
+    """After a death, routes that must stay exist with the former default route.
+
+    The next pass makes ours, and removes the rest.
+    """
     converge(pod, "10.7.0.0/16 eth1")
     wanted = [replace(want("10.96.0.0/12 10.1.0.1 eth0"), kept=True), want("default 10.2.0.1 eth1")]
     exchange, exchanges = NetlinkConnection.exchange, []
@@ -257,13 +267,13 @@ def test_an_end_before_the_default_route(pod: DualPod, monkeypatch: pytest.Monke
 
 
 def test_a_next_hop_that_another_of_ours_reaches(pod: DualPod) -> None:
-    """The route by which it is reached is made first, however short its prefix is."""
+    """The route to a next hop is made first, however short its prefix is."""
     assert converge(pod, "10.200.1.0/24 10.100.0.1 eth1", "10.100.0.0/16 eth1").refused == ()
     assert table(pod) == ["10.100.0.0/16 - eth1", "10.200.1.0/24 10.100.0.1 eth1"]
 
 
 def test_a_table_that_is_too_full(pod: DualPod, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who may change the pod's network cannot fill our memory; the error says what to look at, and ours are set right later."""
+    """A pod that changes its network cannot fill our memory; the error says what to look at, and ours are repaired later."""
     monkeypatch.setattr("userspace_cni.host.pod_net.pod_routes.LISTED_MAX", 30)
     for number in range(30):
         pod.ip("route", "add", f"10.9.{number}.0/24", "dev", "eth1")
@@ -276,7 +286,7 @@ def test_a_table_that_is_too_full(pod: DualPod, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_ipv6_route_of_our_metric_by_another(pod: DualPod) -> None:
-    """It is refused by the kernel and told; the other's stays, and so do the rest of ours."""
+    """The kernel refuses ours, which is reported; the other's stays, and so do the rest of ours."""
     pod.ip("-6", "route", "add", "fd09::/64", "via", "fd01::1", "metric", "100")
     done = converge(pod, "fd09::/64 fd02::1 eth1", "fd08::/64 fd02::1 eth1")
     assert [str(each.dst) for each in done.added] == ["fd08::/64"]
@@ -285,14 +295,14 @@ def test_an_ipv6_route_of_our_metric_by_another(pod: DualPod) -> None:
 
 
 def test_what_the_kernel_refuses(pod: DualPod) -> None:
-    """A next hop that is not on the link is told by name; the others are made."""
+    """A next hop that is not on the link is reported by name; the other routes are made."""
     done = converge(pod, "10.9.0.0/24 192.0.2.9 eth1", "10.8.0.0/24 10.2.0.1 eth1")
     assert done.refused == ("10.9.0.0/24 via 192.0.2.9 dev eth1: Network is unreachable (Nexthop has invalid gateway)",)
     assert table(pod) == ["10.8.0.0/24 10.2.0.1 eth1"]
 
 
 def test_a_link_that_goes_down_and_comes_back(pod: DualPod) -> None:
-    """Its routes went without a word; the next pass makes them again."""
+    """Its routes vanished without a notice; the next pass makes them again."""
     converge(pod, "10.9.0.0/24 10.2.0.1 eth1")
     pod.ip("link", "set", "eth1", "down")
     assert table(pod) == []
@@ -311,7 +321,7 @@ def test_more_routes_than_one_send_has(pod: DualPod) -> None:
 
 
 def test_what_is_seen(pod: DualPod) -> None:
-    """Links with their addresses, whether they are up, and routes of both versions with their owner."""
+    """Links with their addresses and states, and routes of both versions with their owner."""
     converge(pod, "10.8.0.7/32 eth1")
     seen = PodRoutes(OURS).look(PodNamespace("box", pod.path))
     assert set(seen.links) == {"lo", "eth0", "eth1"}
@@ -328,7 +338,7 @@ def test_what_is_seen(pod: DualPod) -> None:
 
 
 def test_the_way_now(pod: DualPod) -> None:
-    """The kernel's own answer, with the address from which it sends; none where there is none."""
+    """The kernel's own answer, with the source address; None if there is no route."""
     routes, place = PodRoutes(OURS), PodNamespace("box", pod.path)
     way = routes.way_to(place, ip_address("192.0.2.1"))
     assert (way.dev, str(way.via), str(way.source), way.problem) == ("eth0", "10.1.0.1", "10.1.0.2", "")
@@ -338,14 +348,14 @@ def test_the_way_now(pod: DualPod) -> None:
 
 
 def test_namespaces_of_the_node(pod: DualPod) -> None:
-    """That of this process, and one that it was told of, are never entered, whatever claims that they are a pod's."""
+    """This process's namespace, and one that it was told of, are never entered, whatever claims that they are a pod's."""
     for path, never in (("/proc/self/ns/net", ()), (pod.path, (pod.path,))):
         with pytest.raises(HostNamespace):
             PodRoutes(OURS, never).converge(PodNamespace("box", path), lambda _: pytest.fail("it was asked"))
 
 
 def test_a_namespace_that_is_another_one_by_now(pod: DualPod) -> None:
-    """A path that is used anew for another sandbox, one that two claim, one of another inode, one that is gone."""
+    """A path that was reused for another sandbox, one that two claim, one of another inode, and one that is gone are refused."""
     routes = PodRoutes(OURS)
     routes.look(PodNamespace("box", pod.path))
     with pytest.raises(NameTaken, match="is said to be that of sandbox other, and of box"):
@@ -369,7 +379,7 @@ def test_a_namespace_that_is_another_one_by_now(pod: DualPod) -> None:
 
 
 def test_no_namespace_is_kept_alive(pod: DualPod) -> None:
-    """After passes over a namespace that was deleted its links are gone: nothing of ours holds it."""
+    """After passes over a namespace that was deleted, its links are gone: we hold nothing of it."""
     routes = PodRoutes(OURS)
     with netns() as brief:
         veth(pod.path, "beside", brief, "eth0", "10.3.0.2/24")
@@ -379,7 +389,7 @@ def test_no_namespace_is_kept_alive(pod: DualPod) -> None:
 
 
 def test_killed_amid_passes(pod: DualPod) -> None:
-    """kill -9 at any time leaves routes of ours that are wanted before or after; the next pass completes it."""
+    """kill -9 at any time leaves only routes that were desired before or after; the next pass completes it."""
     for delay in range(12):
         process = server().Process(target=flip, args=(pod.path,))
         process.start()
@@ -399,7 +409,7 @@ ODD = [f"10.9.{each}.0/24 10.2.0.9 eth1" for each in range(1, 40, 2)]
 
 
 def flip(path: str) -> None:
-    """Make these and those the pod's routes in turns, until killed."""
+    """Make these and those the pod's routes by turns, until killed."""
     routes = PodRoutes(OURS)
 
     def wanted(texts: list[str]) -> list[DesiredRoute]:
@@ -411,7 +421,7 @@ def flip(path: str) -> None:
 
 
 def test_namespaces_deleted_and_reused() -> None:
-    """While namespaces come and go, and their paths and inodes come back, no route is set in one for which it was not meant."""
+    """While namespaces are deleted, and their paths and inodes reused, no route is made in one for which it was not meant."""
     routes, wrong, passes = PodRoutes(OURS), [], 0
     for each in range(40):
         with netns("cni-same") as path:
@@ -437,7 +447,7 @@ def test_namespaces_deleted_and_reused() -> None:
 
 
 def test_routes_by_gateways_that_lead_to_one_another(pod: LookedAt) -> None:
-    """What is decided of them is what the kernel takes, also where one was there before the other was asked for."""
+    """What is decided about them is what the kernel accepts, also if one existed before the other was asked for."""
 
     def ask(*entries: str) -> tuple[RoutePass, list[str]]:
         asked = Rulebook([route("r", "fd0a::/48 eth1", *entries)], ()).claims(RoutePod("shop", "web-7", "u1"))

@@ -1,4 +1,4 @@
-"""What is reported of a pod's processes and a socket that was mounted for them; no mount of a pod can falsify it."""
+"""What is reported of a pod's processes and a socket that was mounted for them; no mount of the pod can falsify it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_no_process_is_there(step: PlacedSocket, sandbox: str) -> None:
 
 
 def test_who_has_not_the_volume(step: PlacedSocket, sandbox: str, room: Path) -> None:
-    """A container of the pod without the volume, and a host process in the pod's network, lack nothing."""
+    """The pod's containers without the volume, and host processes in its network, are not reported."""
     other = room / "other"
     other.mkdir()
     with inhabitant(sandbox, other, INSIDE, "rprivate"):
@@ -96,7 +96,7 @@ def test_who_has_not_the_volume(step: PlacedSocket, sandbox: str, room: Path) ->
 
 
 def test_a_socket_that_is_no_mount(volume: Path, room: Path, sandbox: str) -> None:
-    """On one device OVS's socket is renamed into the directory, which every mount of it shows: no process is inspected."""
+    """On one device OVS's socket is renamed into the directory, and every mount of that shows it: no process is inspected."""
     moved = PlacedSocket(source=f"{room}/port", directory=str(volume), trusted=str(volume.parent), name="vhost.sock")
     with listening(room / "port"), inhabitant(sandbox, volume, INSIDE, "rprivate"):
         driver.apply(moved, soon())
@@ -113,7 +113,7 @@ def test_a_parent_of_the_directory(step: PlacedSocket, volume: Path, sandbox: st
 
 
 def test_a_later_socket(step: PlacedSocket, sandbox: str, volume: Path, shm: Path) -> None:
-    """A socket that is placed after the containers have started is missing for those with a private mount; each is reported."""
+    """A socket that is placed after the containers started is missing in those with a private mount; each is reported."""
     with (
         inhabitant(sandbox, volume, INSIDE, "rprivate"),
         inhabitant(sandbox, volume, INSIDE, "rprivate"),
@@ -125,7 +125,7 @@ def test_a_later_socket(step: PlacedSocket, sandbox: str, volume: Path, shm: Pat
 
 
 def test_a_host_seen_from_elsewhere(step: PlacedSocket, sandbox: str, volume: Path, shm: Path, room: Path) -> None:
-    """An agent in a container, which sees the host's root elsewhere, finds the same."""
+    """An agent in a container, with the host's root mounted elsewhere, finds the same."""
     root = room.with_name(f"{room.name}-host")
     (root / "proc").mkdir(parents=True)
     try:
@@ -146,7 +146,7 @@ def test_a_host_seen_from_elsewhere(step: PlacedSocket, sandbox: str, volume: Pa
 
 
 def test_a_volume_that_the_pod_has_covered(step: PlacedSocket, volume: Path, sandbox: str, room: Path) -> None:
-    """Where a pod has mounted another file system over its volume, nothing is reported, and no link there is followed."""
+    """When a pod has mounted another file system over its volume, nothing is reported, and no link there is followed."""
     fake = room / "fake"
     fake.mkdir()
     with inhabitant(sandbox, volume, INSIDE, "rslave") as pod, listening(fake / "victim"):
@@ -157,7 +157,7 @@ def test_a_volume_that_the_pod_has_covered(step: PlacedSocket, volume: Path, san
 
 
 def test_a_mount_whose_name_is_two_lines(step: PlacedSocket, volume: Path, sandbox: str) -> None:
-    """A mount's name with a line break does not stop a command: of line breaks the kernel escapes only a line feed."""
+    """A mount's name with a line break does not stop a command: the kernel escapes only line feeds."""
     with inhabitant(sandbox, volume, INSIDE, "rprivate") as pod:
         point = pod.sees("/a\rb\n c")
         point.mkdir()
@@ -166,7 +166,7 @@ def test_a_mount_whose_name_is_two_lines(step: PlacedSocket, volume: Path, sandb
 
 
 def test_a_pod_with_many_mounts(step: PlacedSocket, volume: Path, sandbox: str) -> None:
-    """Many mounts of the volume in a pod neither multiply the reports of a process nor exceed the caller's deadline."""
+    """Many mounts of the volume neither multiply the reports of a process nor exceed the caller's deadline."""
     script = 'for i in 1 2 3 4 5; do mkdir "$1$i" && mount --rbind "$1" "$1$i" || exit 1; done'
     with inhabitant(sandbox, volume, INSIDE, "rprivate") as pod:
         inside(pod, "sh", "-c", script, "sh", str(pod.sees(INSIDE)))

@@ -48,7 +48,7 @@ def test_stale_socket_is_removed(step: SocketFile, pod: Path) -> None:
 
 
 def test_a_dead_socket_is_reported(step: SocketFile, pod: Path) -> None:
-    """A socket whose application was killed is a drift, with what to do, until its name is free again."""
+    """The dead socket of a killed application is a drift, with what to do, until its name is free again."""
     with listening(pod / step.name):
         assert driver.check(step, soon()) == []
         assert not driver.is_lost(step, SharedReads(), soon())
@@ -61,7 +61,7 @@ def test_a_dead_socket_is_reported(step: SocketFile, pod: Path) -> None:
 
 
 def test_one_that_lives_is_never_removed(step: SocketFile, pod: Path) -> None:
-    """A living socket is never removed: not when an application of another namespace listens, nor when it listens only later."""
+    """A living socket is never removed, even if an application of another namespace listens, or begins to listen later."""
     script = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); print(flush=True); sys.stdin.read()"
     argv = ["unshare", "--net", sys.executable, "-c", script, str(pod / step.name)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as application:

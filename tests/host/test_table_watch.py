@@ -1,4 +1,4 @@
-"""What others change in our nftables tables is told at once, and what they do to their own is not."""
+"""Changes by others in our nftables tables are reported at once, and changes in their own are not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TABLE = table_of(STORE)
 
 
 class Told:
-    """What the watch of a namespace tells."""
+    """The reports of a namespace's watch."""
 
     def __init__(self, place: str) -> None:
         self.place = place
@@ -34,7 +34,7 @@ class Told:
 
 @pytest.fixture
 def told() -> Iterator[Told]:
-    """A watch that hears, in a namespace with one guarded link."""
+    """A watch that listens, in a namespace with one guarded link."""
     with netns() as place:
         inside(place, "ip", "link", "add", LINK, "type", "veth", "peer", "name", "pod")
         found = Told(place)
@@ -61,14 +61,14 @@ def told() -> Iterator[Told]:
     ],
 )
 def test_guards(told: Told, command: tuple[str, ...], name: str) -> None:
-    """One that is deleted, has a rule or sleeps is told by its link, or as any."""
+    """A guard that is deleted, gets a rule or becomes dormant is reported, by its link or as any."""
     told.nft(*command)
     eventually(lambda: name in told.ended)
     assert told.changed == []
 
 
 def test_a_guard_that_goes_again_before_it_was_seen(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is made again and goes again between two looks is told twice."""
+    """One that is made again and removed again between two looks is reported twice."""
     again = iter(("once",))
 
     def made_and_gone(name: str) -> None:
@@ -83,7 +83,7 @@ def test_a_guard_that_goes_again_before_it_was_seen(told: Told, monkeypatch: pyt
 
 
 def test_the_nodes_own_tables(told: Told) -> None:
-    """Of address translation it is told that they have changed, whatever it was."""
+    """For address translation any change is reported only as a change."""
     for words in (("add", "table", "inet", TABLE), ("delete", "table", "inet", TABLE)):
         told.changed.clear()
         told.nft(*words)
@@ -92,7 +92,7 @@ def test_the_nodes_own_tables(told: Told) -> None:
 
 
 def test_our_own_guards_and_tables_of_others(told: Told) -> None:
-    """A guard that is made is no loss; another program's table is not told, nor another installation's."""
+    """Making a guard is no loss; another program's table, and another installation's, are not reported."""
     GuardDriver().apply(Guard(LINK, STORE, told.place), soon())
     for table in ("theirs", table_of("fedcba9876543210")):
         told.nft("add", "table", "inet", table)

@@ -70,7 +70,7 @@ def test_each_end_is_in_a_namespace_of_its_own(pod: str, path: Path) -> None:
 
 
 def test_who_waits_for_the_switch(pod: str, path: Path) -> None:
-    """An application waits while it listens and has no connection, accepted or not; where nothing can be seen none does."""
+    """An application waits if it listens without a connection, accepted or not; if nothing can be seen, none waits."""
 
     def waits(netns_path: str = pod) -> bool:
         found = find_waiting_socket(str(path), netns_path, "")
@@ -110,7 +110,7 @@ def process(proc: Path, number: int, name: str, namespace: str) -> None:
 
 
 def test_a_node_is_seen_whole_with_its_switch_only(pod: str, path: Path, tmp_path: Path) -> None:
-    """Parties at a socket are known when ovs-vswitchd's namespace was inspected as well; a connection that is seen counts."""
+    """The parties at a socket are known only if ovs-vswitchd's namespace was inspected, too; a visible connection counts."""
     with listener(pod, path) as listens:
         assert look(tmp_path / "nothing", [pod]).at(path, path.stat()) == ""
         process(tmp_path, 7, "qemu-system-x86", pod)

@@ -1,4 +1,4 @@
-"""A pod's veth is made whole, converged, checked and removed, and nothing of others is touched."""
+"""A pod's veth is made completely, converged, checked and removed, and nothing of others is changed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def names(netns: str) -> set[str]:
 
 
 def apply_and_check(step: Link) -> list[str]:
-    """Apply, and tell the drifts in words."""
+    """Apply, and return the drifts as text."""
     LinkDriver().apply(step, soon())
     return drifts(step)
 
@@ -94,7 +94,10 @@ def drifts(step: Link) -> list[str]:
 
 
 def test_made_whole(step: Link) -> None:
-    """Both ends have their names, MAC addresses, MTU; the pod's its addresses, usable at once, and routes; offload is off."""
+    """Both ends have their names, MAC addresses and MTU; the pod's end has addresses, usable at once, and routes.
+
+    Offload is off.
+    """
     before = descriptors()
     assert apply_and_check(step) == []
     (host,) = shown(step.switch_netns, "link", "show", HOST)
@@ -131,7 +134,7 @@ def test_more_than_one_exchange_takes(step: Link) -> None:
 
 
 def test_converges(step: Link) -> None:
-    """What was changed since is put right in place: the pair is the same, and nothing that the pod added is taken away."""
+    """Changes are reverted in place: the pair stays the same, and nothing that the pod added is removed."""
     assert apply_and_check(step) == []
     before = ifindex(HOST, step.switch_netns)
     run(step.switch_netns, "ip", "link", "set", HOST, "down", "mtu", "1500")
@@ -148,7 +151,10 @@ def test_converges(step: Link) -> None:
 
 
 def test_undone(step: Link) -> None:
-    """Both ends go, also when the pod has renamed its own; a second time, and after the namespace, nothing is left to do."""
+    """Both ends are removed, also when the pod has renamed its own.
+
+    A second undo, also without the namespace, has nothing to do.
+    """
     driver = LinkDriver()
     driver.apply(step, soon())
     run(step.netns, "ip", "link", "set", "eth0", "name", "other")
@@ -176,7 +182,7 @@ def test_a_name_in_use(step: Link) -> None:
 
 @pytest.mark.parametrize("alias", ["", "userspace-cni store another"])
 def test_a_host_end_that_is_not_ours(step: Link, alias: str) -> None:
-    """A link with our name and another alias is refused by apply, shown by check, and left alone by undo."""
+    """A link with our name and another alias is refused by apply, reported by check, and left alone by undo."""
     run(step.switch_netns, "ip", "link", "add", HOST, "type", "veth", "peer", "name", "other")
     if alias:
         run(step.switch_netns, "ip", "link", "set", HOST, "alias", alias)
@@ -189,7 +195,7 @@ def test_a_host_end_that_is_not_ours(step: Link, alias: str) -> None:
 
 
 def test_a_pair_whose_other_end_is_elsewhere(step: Link) -> None:
-    """One of ours that leads to another namespace than the pod's is made anew."""
+    """A veth of ours whose other end is in a namespace other than the pod's is made anew."""
     with netns() as elsewhere:
         LinkDriver().apply(replace(step, netns=elsewhere, netns_inode=Path(elsewhere).stat().st_ino), soon())
         before = ifindex(HOST, step.switch_netns)
@@ -200,7 +206,7 @@ def test_a_pair_whose_other_end_is_elsewhere(step: Link) -> None:
 
 
 def test_drifts(step: Link) -> None:
-    """What others take away or change is told by name; a route of a Route resource is none of the step, by whatever number."""
+    """What others remove or change is reported by name; a Route resource's route is not part of the step, with any number."""
     assert apply_and_check(step) == []
     offload(step.netns, "eth0", STXCSUM, 1)
     run(step.netns, "ip", "route", "del", "10.9.0.0/16", "table", "1000")
@@ -221,7 +227,7 @@ def test_drifts(step: Link) -> None:
 
 
 def test_lost(step: Link, shaper: Shaper) -> None:
-    """A pair or a filter that is gone while the namespace lives is lost; with the namespace, or renamed, it is not."""
+    """A pair or filter that vanished while the namespace lives is lost; without the namespace, or renamed, it is not."""
     driver, shapers = LinkDriver(), ShaperDriver()
     driver.apply(step, soon())
     assert shapers.is_lost(shaper, SharedReads(), soon())
@@ -237,7 +243,7 @@ def test_lost(step: Link, shaper: Shaper) -> None:
 
 
 def test_a_namespace_that_is_gone(step: Link, shaper: Shaper) -> None:
-    """Another namespace at the path is code 3, and nothing is made; filters in it are undone."""
+    """Another namespace at the path is code 3, and nothing is made; filters in it can be undone."""
     absent = f"{Path(step.netns).parent}/gone"
     for gone in (replace(step, netns_inode=step.netns_inode + 1), replace(step, netns=absent)):
         with pytest.raises(ContainerGone, match=r"another namespace|does not exist"):
@@ -265,7 +271,7 @@ def test_a_namespace_that_is_gone(step: Link, shaper: Shaper) -> None:
     ],
 )
 def test_what_the_kernel_refuses(step: Link, changes: dict[str, Any], message: str | None) -> None:
-    """A refusal names what was tried, with the kernel's own words; undo removes the rest."""
+    """The error says what was tried, with the kernel's own words; undo removes the rest."""
     refused = replace(step, **changes)
     if message:
         with pytest.raises(StepFailed, match=message):
@@ -277,7 +283,7 @@ def test_what_the_kernel_refuses(step: Link, changes: dict[str, Any], message: s
 
 
 def test_filter(step: Link, shaper: Shaper) -> None:
-    """The filter is at the root of the pod's end, is changed there in place, and is read back; another's stays."""
+    """The filter is at the root of the pod's end, is changed in place, and is read back; another program's stays."""
     driver = ShaperDriver()
     LinkDriver().apply(step, soon())
     driver.apply(shaper, soon())
@@ -314,7 +320,7 @@ def test_dropped_frames_are_counted(step: Link, shaper: Shaper) -> None:
 
 
 def test_host_ends_of_a_store(step: Link) -> None:
-    """Host ends are found by the alias of their store, whatever the other links are."""
+    """Host ends are found by the alias of their store among any other links."""
     LinkDriver().apply(step, soon())
     run(step.switch_netns, "ip", "link", "add", "foreign", "type", "veth", "peer", "name", "other")
     run(step.switch_netns, "ip", "link", "set", "foreign", "alias", "userspace-cni store2 c0ffee@eth0")
@@ -339,7 +345,7 @@ POINTS = [
 
 
 def killed(call: str, nth: int, after: bool, work: Callable[[], object]) -> None:
-    """Do `work` in a child that is killed just before or after its nth `call`, which it makes."""
+    """Do `work` in a child that is killed just before or after its nth `call`, which it has to make."""
 
     def patched() -> None:
         holder, name = CALLS[call]()
@@ -361,7 +367,7 @@ def killed(call: str, nth: int, after: bool, work: Callable[[], object]) -> None
 
 @pytest.mark.parametrize(("call", "nth", "after"), POINTS)
 def test_killed_while_made(step: Link, call: str, nth: int, after: bool) -> None:
-    """After a kill between any two messages undo removes all, and apply, on its own, makes all of it."""
+    """After a kill between any two messages undo removes everything, and so can apply complete it."""
     driver = LinkDriver()
     killed(call, nth, after, lambda: driver.apply(step, soon()))
     driver.undo(step, soon())
@@ -383,7 +389,7 @@ def test_killed_while_undone(step: Link, shaper: Shaper, nth: int, after: bool) 
 
 
 def test_from_a_thread(step: Link) -> None:
-    """An agent's threads make and check veths at the same time, and are in the namespace of the process afterwards."""
+    """An agent's threads make and check veths at the same time, and are in the process's namespace afterwards."""
     steps = [replace(step, host=f"uc{number}", alias=f"{ALIAS}{number}", name=f"net{number}", routes=()) for number in range(8)]
     home = Path("/proc/self/ns/net").stat().st_ino
 
@@ -412,7 +418,7 @@ GGRO, STXCSUM = 0x2B, 0x17
 
 
 def offload(netns: str, name: str, command: int, value: int = 0) -> int:
-    """Ask for a setting of ethtool(8), or set it, by a process in the namespace."""
+    """Read or write a setting of ethtool(8), by a process in the namespace."""
     code = (
         "import array, fcntl, socket, struct, sys; value = array.array('I', [int(sys.argv[2]), int(sys.argv[3])]);"
         "fcntl.ioctl(socket.socket(), 0x8946, struct.pack('16sP16x', sys.argv[1].encode(), value.buffer_info()[0]));"
@@ -422,11 +428,11 @@ def offload(netns: str, name: str, command: int, value: int = 0) -> int:
 
 
 def test_a_deadline_amid_many_routes(step: Link) -> None:
-    """What is sent to the kernel part by part ends with the verb's deadline, and is undone as every ADD."""
+    """Sending many messages to the kernel ends at the verb's deadline, and is undone like any ADD."""
     many = tuple({"dst": f"10.{number // 256 + 16}.{number % 256}.0/24", "gw": "10.1.1.1"} for number in range(1000))
 
     class Ending(Deadline):
-        """One that has passed when it was asked so often."""
+        """A deadline that has passed when it was asked so often."""
 
         asked = 0
 
@@ -443,7 +449,9 @@ def test_a_deadline_amid_many_routes(step: Link) -> None:
 
 
 def test_a_pod_with_more_than_is_read(step: Link, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pod that may change its network can make any number of routes: CHECK reads so many, and says that there are more."""
+    """A pod that changes its network may have any number of routes: CHECK
+    reads a limited number, and says that there are more.
+    """
     monkeypatch.setattr("userspace_cni.host.pod_net.pod_links.LISTED_MAX", 30)
     assert apply_and_check(step) == []
     for number in range(40):
@@ -454,7 +462,7 @@ def test_a_pod_with_more_than_is_read(step: Link, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(("scope", "found"), [({}, True), ({"scope": 253}, True), ({"scope": 200}, False)])
 def test_a_route_among_others(step: Link, scope: dict[str, int], found: bool) -> None:
-    """A route is found by all that it says, and by nothing that it leaves to the kernel."""
+    """A route is found by all attributes that it sets, and by none that it leaves to the kernel."""
     assert apply_and_check(replace(step, routes=({"dst": "10.8.0.0/16"},))) == []
     wanted = {"dst": "10.8.0.0/16", **scope}
     assert (drifts(replace(step, routes=(wanted,))) == []) is found

@@ -24,7 +24,7 @@ def pod() -> Iterator[str]:
 
 @pytest.fixture
 def listener(place: Path) -> Iterator[socket.socket]:
-    """A listener in another namespace at `s`, as the switch is."""
+    """A listener in another namespace at `s`, like the switch."""
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(place / "s"))
         made.listen(500)
@@ -97,7 +97,7 @@ def test_many_connections(pod: str, place: Path, listener: socket.socket) -> Non
 
 
 def test_a_kernel_that_can_not_be_asked(pod: str, place: Path, listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without sock_diag the listing of names is used."""
+    """Without sock_diag the list of names is used."""
     monkeypatch.setattr(unix_sockets, "_BY_FAMILY", 4711)
     with connected(pod, place / "s"), connected(pod, place / "s"), listener.accept()[0]:
         assert seen(pod, place / "s") == 2
