@@ -33,7 +33,7 @@ print(client.recv(65536).decode())
 
 @pytest.fixture
 def front() -> Iterator[Front]:
-    """A server whose time limits no test comes near."""
+    """A server with time limits that no test reaches."""
     with Front(PeerLimits(request_s=600, taken_s=600)) as started:
         yield started
 
@@ -83,7 +83,7 @@ def test_a_byte_at_a_time(front: Front) -> None:
     "sent", [b"", b"P", ADD[:-1], ADD[: ADD.index(protocol.HEAD_END) + 4]], ids=["nothing", "one", "most", "head"]
 )
 def test_an_incomplete_request_has_its_time(sent: bytes) -> None:
-    """What is not whole in time is refused with 408 and closed."""
+    """A request that is incomplete after its time is refused with 408 and closed."""
     with Front(PeerLimits(request_s=0.2)) as hasty, hasty.send(sent) as client:
         assert refused(answer_on(client), 408, 11)
         hasty.wait_for(0)
@@ -91,7 +91,7 @@ def test_an_incomplete_request_has_its_time(sent: bytes) -> None:
 
 
 def test_time_runs_from_the_first_byte(front: Front) -> None:
-    """A peer that keeps sending does not gain time by it."""
+    """A peer that keeps sending gets no more time by it."""
     with Front(PeerLimits(request_s=0.2)) as hasty, hasty.connect() as client:
 
         def fed_until_closed() -> bool:
@@ -118,7 +118,7 @@ def test_garbage_is_refused(front: Front, raw: bytes) -> None:
 
 
 def test_noise(front: Front) -> None:
-    """Random bytes in any number end no thread and leave no connection."""
+    """Random bytes, however many, end no thread and leave no connection."""
     dice = random.Random(8)
     for _ in range(200):
         with front.connect() as client, contextlib.suppress(OSError):
@@ -128,7 +128,7 @@ def test_noise(front: Front) -> None:
 
 
 def test_a_head_over_the_limit(front: Front) -> None:
-    """A head that does not end is refused when it is too long; a caller that goes on sending can read why."""
+    """A head that does not end is refused when it is too long; a caller that goes on sending can still read why."""
     assert refused(front.ask(b"POST /api/v1/add HTTP/1.1\r\nCni-Args: " + b"a" * protocol.HEAD_MAX), 431, 4)
     assert front.well()
 
@@ -145,7 +145,7 @@ def test_a_body_over_the_limit(front: Front) -> None:
 
 
 def test_a_flood_after_a_refusal_is_cut(front: Front) -> None:
-    """A caller that goes on sending after a refusal is closed after as much as a whole request may have."""
+    """A caller that goes on sending after a refusal is disconnected after as much as the largest request."""
     with front.connect() as client, pytest.raises((BrokenPipeError, ConnectionResetError)):
         client.sendall(b"\r\n\r\n" + b"f" * 64 * 1024 * 1024)
     front.wait_for(0)
@@ -175,7 +175,7 @@ def test_peers_that_never_read(front: Front) -> None:
 
 
 def test_room_is_made_for_who_comes() -> None:
-    """At the limit the oldest connection without a whole request is closed, with a reason; one that is served is not."""
+    """At the limit the oldest connection without a whole request is closed, with a reason; one that is being served stays."""
     with Front(PeerLimits(connections=5)) as small, ExitStack() as crowd:
         served = crowd.enter_context(small.send())
         exchange = small.next()
@@ -195,7 +195,7 @@ def test_no_room_among_those_that_are_served() -> None:
 
 
 def test_answered_connections_make_room() -> None:
-    """A peer that keeps its answered connection is closed for one that comes, which is no loss of the answer."""
+    """A connection whose answer was sent is closed for a new one, and its answer does not count as lost."""
     with Front(PeerLimits(connections=1)) as small, small.send() as client:
         small.next().answer(200, b"{}")
         assert small.well()
@@ -204,7 +204,7 @@ def test_answered_connections_make_room() -> None:
 
 
 def test_unfinished_requests_are_bounded_together() -> None:
-    """Big bodies that are all but whole do not add up without end: the oldest is refused."""
+    """Large bodies that are nearly complete are limited in sum: the oldest is refused."""
     nearly = protocol.request_bytes("/api/v1/add", {}, b"b" * 200_000)[:-1]
     with Front(PeerLimits(held=1_000_000)) as small, ExitStack() as crowd:
         clients = [crowd.enter_context(small.send(nearly)) for _ in range(6)]
@@ -230,7 +230,7 @@ def test_out_of_descriptors_an_idle_connection_makes_room(front: Front) -> None:
 
 
 def test_out_of_descriptors_with_nobody_to_close(front: Front) -> None:
-    """Who cannot be accepted waits in the kernel's queue, without the server turning in circles, and is served later."""
+    """A peer that cannot be accepted waits in the kernel's queue, while the server does not spin, and is served later."""
     with front.send() as served, socket.socket(socket.AF_UNIX) as client:
         exchange = front.next()
         with descriptors(lowest_free()):
@@ -249,7 +249,7 @@ def answer_at_once(exchange: Exchange) -> None:
 
 
 def lowest_free() -> int:
-    """A limit under which the process gets no further descriptor."""
+    """A limit below which the process gets no further descriptor."""
     with Path("/dev/null").open() as probe:
         return probe.fileno()
 

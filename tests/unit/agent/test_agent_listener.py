@@ -1,4 +1,4 @@
-"""The agent's socket file is whole or not there, belongs to one agent, and outlives no agent's death by more than a start."""
+"""The agent's socket is complete or absent, belongs to one agent, and a dead agent's is replaced at the next start."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ threading.Event().wait()
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server looks at its place ten times as often."""
+    """Let the server look at its socket ten times as often."""
     monkeypatch.setattr(Listener, "watch_s", 0.1)
 
 
@@ -50,7 +50,7 @@ def path() -> Iterator[str]:
 
 
 def made(path: str) -> list[str]:
-    """What is in the socket's directory."""
+    """The names in the socket's directory."""
     return sorted(entry.name for entry in Path(path).parent.iterdir())
 
 
@@ -72,7 +72,7 @@ def open_listener(path: str) -> Listener:
 
 
 def released(listener: Listener) -> None:
-    """Close it twice: the second time does nothing."""
+    """Close it twice: the second time has no effect."""
     listener.release()
     listener.release()
 
@@ -98,7 +98,7 @@ def test_a_second_agent_is_refused(path: str) -> None:
 
 
 def test_the_place_is_kept_until_the_end(path: str) -> None:
-    """An agent that has stopped listening and still finishes its work is the agent; the next one comes after it."""
+    """An agent that no longer listens but finishes its work keeps the place; the next agent waits for it."""
     listener = open_listener(path)
     listener.close()
     with pytest.raises(Unavailable):
@@ -108,7 +108,7 @@ def test_the_place_is_kept_until_the_end(path: str) -> None:
 
 
 def test_a_place_can_be_claimed_before_it_listens(path: str) -> None:
-    """What must not be done by two agents is done between claiming and listening; no caller connects meanwhile."""
+    """What two agents must not do at once is done between claiming and listening, when no caller connects."""
     first = Server(Listener(path), lambda exchange: None)
     first.claim()
     assert not connects(path)
@@ -153,7 +153,7 @@ def test_a_start_that_died_halfway_is_cleaned_up(path: str) -> None:
 
 
 def test_connecting_never_meets_half_a_socket(path: str) -> None:
-    """While agents replace one another, the path is a listening socket or nothing that accepts: never a refused live one."""
+    """While agents replace one another, the path is a listening socket or nothing that accepts, never a live one that refuses."""
     first = open_listener(path)
     before = Path(path).stat().st_ino
     first._lock, lock = -1, first._lock  # as after kill -9: the file stays, the lock goes
@@ -192,7 +192,7 @@ def test_what_is_no_socket_is_not_replaced(path: str, kind: str) -> None:
 
 @pytest.mark.parametrize("mode", [0o770, 0o777, 0o1777])
 def test_a_directory_that_others_can_write_is_refused(path: str, mode: int) -> None:
-    """Where another user could put a socket, the shim would talk to him."""
+    """If another user could put a socket there, the shim would talk to that."""
     Path(path).parent.mkdir()
     Path(path).parent.chmod(mode)
     with pytest.raises(InvalidConfig, match="other users may write there"):
@@ -200,7 +200,7 @@ def test_a_directory_that_others_can_write_is_refused(path: str, mode: int) -> N
 
 
 def test_a_path_that_no_socket_can_have(path: str) -> None:
-    """A path beyond what the kernel takes, or below a file, is refused by name."""
+    """A path that is too long for the kernel, or below a file, is refused by name."""
     with pytest.raises(InvalidConfig, match="too long"):
         open_listener(path + "x" * 100)
     Path(path).parent.write_text("a file")
@@ -232,20 +232,21 @@ def test_one_agent_after_another(path: str) -> None:
 
 
 def kept(front: Front) -> bool:
-    """Whether peers find the server, asked once."""
+    """Whether peers find the server, tried once."""
     with suppress(OSError):
         return front.well()
     return False
 
 
 def wait_until_kept(front: Front) -> None:
-    """Until peers find it again."""
+    """Wait until peers find it again."""
     wait_until(lambda: kept(front), SECONDS, "the socket to be there again")
 
 
 def test_a_socket_that_is_removed_is_made_again(capfd: pytest.CaptureFixture[str]) -> None:
-    """/run is cleaned: within seconds peers find the same agent again, one that waited for its answer gets it, and the log
-    tells. The place stays the agent's all the time.
+    """When /run is cleaned, peers find the same agent again within seconds, and one that waited gets its answer.
+
+    The log says so, and no second agent can take the place meanwhile.
     """
     with Front() as front, front.send() as waiting:
         held = front.next()
@@ -260,7 +261,7 @@ def test_a_socket_that_is_removed_is_made_again(capfd: pytest.CaptureFixture[str
 
 
 def test_a_directory_that_is_removed_is_made_again() -> None:
-    """With the whole directory the lock's file is gone too: it is taken again, so that a second agent still finds it taken."""
+    """With the whole directory the lock's file is gone, too: it is locked again, so that a second agent is still refused."""
     with Front() as front:
         directory = Path(front.path).parent
         shutil.rmtree(directory)
@@ -272,7 +273,7 @@ def test_a_directory_that_is_removed_is_made_again() -> None:
 
 
 def test_a_lock_that_is_removed_is_taken_again() -> None:
-    """The lock's file alone is missed as well: without it a second agent would replace the socket."""
+    """A missing lock's file is noticed, too: without it a second agent would replace the socket."""
     with Front() as front:
         lock = Path(f"{front.path}.lock")
         lock.unlink()
@@ -283,7 +284,7 @@ def test_a_lock_that_is_removed_is_taken_again() -> None:
 
 
 def test_what_is_in_the_place_of_the_lock_is_named(capfd: pytest.CaptureFixture[str]) -> None:
-    """Something else where the lock or the socket's temporary name belongs is left there, and the log names that path."""
+    """Another object at the path of the lock or of the socket's temporary name is left there, and the log names the path."""
     said: list[str] = []
 
     def tells(path: str) -> bool:
@@ -301,7 +302,7 @@ def test_what_is_in_the_place_of_the_lock_is_named(capfd: pytest.CaptureFixture[
 
 
 def test_another_socket_in_its_place_is_replaced() -> None:
-    """A process that put a socket there has not the lock: the place is the agent's."""
+    """A process that put a socket there does not have the lock: the agent replaces it."""
     with Front() as front, socket.socket(socket.AF_UNIX) as other:
         Path(front.path).unlink()
         other.bind(front.path)
@@ -330,7 +331,7 @@ def test_what_is_no_socket_is_left_in_its_place(capfd: pytest.CaptureFixture[str
 
 
 def test_an_agent_that_has_taken_the_place_keeps_it(capfd: pytest.CaptureFixture[str]) -> None:
-    """When the lock's file was removed and a second agent came first, it serves; the first one says so, and follows it."""
+    """When the lock's file was removed and a second agent was first, that one serves; the first one says so and waits."""
     with Front() as front:
         lock = Path(f"{front.path}.lock")
         second = Listener(front.path)

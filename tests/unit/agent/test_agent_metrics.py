@@ -1,4 +1,4 @@
-"""The agent's numbers say what happened, can be scraped whatever is broken, and do not grow with what callers send."""
+"""The agent's metrics say what happened, can be scraped whatever fails, and do not grow with what callers send."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_events_are_counted() -> None:
 
 
 def test_ports_are_counted_by_bridge_kind_and_state() -> None:
-    """What the switch has, errors as a state of their own, and a kernel device under the name OVS has for it."""
+    """Ports are counted as the switch has them, with errors as a state, and a kernel device under OVS's name for it."""
     text = text_of(metrics(PORTS))
     counted = {
         (labels["bridge"], labels["kind"], labels["link_state"]): number
@@ -109,7 +109,7 @@ def test_ports_are_counted_by_bridge_kind_and_state() -> None:
 
 
 def test_each_vhost_port_tells_of_its_application() -> None:
-    """Connected and negotiated, of vhost-user ports alone."""
+    """Only vhost-user ports have the series connected and negotiated."""
     text = text_of(metrics(PORTS))
     told = {
         dict(labels)["port"]: (number, value(text, "userspace_cni_vhost_negotiated", **dict(labels)))
@@ -149,7 +149,7 @@ LABELS = {
 
 
 def test_traffic_of_attachments() -> None:
-    """What the switch has counted is a counter by way and kind, labelled with pod and VM; what it does not count is absent."""
+    """What the switch counts is a counter by direction and kind, labelled with pod and VM; what it does not count is missing."""
     counted = [
         Traffic("a", MARKS, {"rx_packets": 7, "tx_bytes": 2**60, "rx_dropped": 0, "ovs_tx_retries": 3}),
         Traffic("b", {"container-id": "c", "network": "net", "ifname": "net1"}, {"rx_packets": 8}),
@@ -175,7 +175,7 @@ def test_dead_sockets_are_named() -> None:
 
 
 def test_limits_by_direction() -> None:
-    """A limited direction has its rate and what was dropped, named as the pod has it; what is not known is absent."""
+    """A limited direction has its rate and its drops, in the pod's terms; an unknown one is missing."""
     port = port_with(name="a", bridge="br0", interface_type="dpdkvhostuserclient", server_path="/s", marks=MARKS)
     limits = [LimitedDirection("k", port, "to_pod", 10_000_000, 7), LimitedDirection("k", port, "from_pod", 5_000, None)]
     text = text_of(AgentMetrics(lambda: PORTS, {}, limits=lambda: limits))
@@ -186,7 +186,7 @@ def test_limits_by_direction() -> None:
 
 
 def test_what_the_node_is_to_have() -> None:
-    """A spec has a series that is 1 while it holds; what a gateway lacks has one while it lacks it."""
+    """A spec has a series that is 1 while it is met; each lack of a gateway has one while it lasts."""
     held = SpecStatus("gateway", "br0-gw", "settings", "", "", ())
     specs = [held, SpecStatus("translation", "all", "settings", "", "no nft", ())]
     lacks = [("br0-gw", "net.ipv4.ip_forward")]
@@ -204,7 +204,7 @@ def test_what_the_node_is_to_have() -> None:
 
 
 def test_a_port_that_is_given_to_another() -> None:
-    """The labels of a port's series are those of its marks and bridge now, whatever they were at the scrape before."""
+    """The labels of a port's series are its present marks and bridge, whatever they were at the last scrape."""
     counted, ports = [Traffic("a", MARKS, {"rx_packets": 7})], PORTS
     told = AgentMetrics(lambda: ports, {}, lambda: counted)
     assert value(text_of(told), "userspace_cni_port_rx_packets_total", **LABELS) == 7
@@ -222,7 +222,7 @@ def test_traffic_of_others_is_left_out() -> None:
 
 
 def test_traffic_is_not_asked_of_a_switch_that_is_away() -> None:
-    """Without ports the database is not asked, and a database that fails leaves out the counters and nothing else."""
+    """Without ports the database is not asked; a failing database only leaves out the counters."""
     asked = []
 
     def away() -> list[Traffic]:
@@ -242,7 +242,7 @@ OF_THE_NODE = ("socket_dead", "port_limit_bits_per_second", "port_limit_drops_to
 
 
 def test_nothing_to_tell_is_not_unknown() -> None:
-    """A metric of which there is nothing to tell is there, without series; one that cannot be asked for is not there at all."""
+    """A metric with nothing to report is there without series; one that cannot be read is not there."""
 
     def away() -> list[Any]:
         raise Unavailable("the switch is away")
@@ -263,7 +263,7 @@ def test_a_names_characters_do_not_break_the_text() -> None:
 
 
 def test_numbers_of_the_moment() -> None:
-    """The spool and the threads are asked at each scrape, and not before the first one."""
+    """The spool and the threads are read at each scrape, and not before the first one."""
     spool: list[str] = []
     told = metrics(gauges={"spool_entries": lambda: len(spool)})
     assert value(text_of(told), "userspace_cni_spool_entries") == 0
@@ -280,7 +280,7 @@ def test_the_process_and_the_build_are_described() -> None:
 
 
 def test_a_scrape_survives_what_it_asks(capfd: pytest.CaptureFixture[str]) -> None:
-    """With the switch away the other numbers are there; it is logged once, and again after it has worked."""
+    """While the switch is away the other numbers are there; that is logged once, and again after it has worked."""
     away = True
 
     def ports() -> list[SwitchPort]:
@@ -303,7 +303,7 @@ def test_a_scrape_survives_what_it_asks(capfd: pytest.CaptureFixture[str]) -> No
 
 
 def test_callers_add_no_series_without_end() -> None:
-    """Whatever verbs and codes come, their labels are from fixed lists."""
+    """Labels of verbs and codes are from fixed lists, whatever callers send."""
     told = metrics()
     for number in range(300):
         told.observe_call(f"VERB{number}", number, 0.1, {"ovs": 0.1})

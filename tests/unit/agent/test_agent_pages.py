@@ -1,4 +1,4 @@
-"""What the agent tells of itself costs no verb a thread, and a crowd that asks costs little more than one."""
+"""Pages take no thread from the verbs, and a page that many ask for is made about as often as for one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CROWD = 300
 
 
 class Slow:
-    """What a page is made of: nothing comes before `go`, and makings are counted."""
+    """The making of a page: it waits for `go`, and makings are counted."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -45,7 +45,7 @@ def serving(make: Callable[[], PageContent], waiting: int = 1024) -> Iterator[Fr
 
 
 def test_a_crowd_shares_what_is_made() -> None:
-    """Three hundred who ask while a page is being made hold up no other, and are all answered by one more making."""
+    """Three hundred who ask while a page is being made delay no other request, and one more making answers all of them."""
     slow = Slow()
     with serving(slow.make) as front, ExitStack() as stack:
         stack.callback(slow.go.set)
@@ -62,7 +62,7 @@ def test_a_crowd_shares_what_is_made() -> None:
 
 
 def test_no_answer_is_of_before_its_request() -> None:
-    """A request amid a making waits for the next one; one after it gets a new one."""
+    """A request during a making waits for the next one; a request after it gets a new one."""
     slow = Slow()
     with serving(slow.make) as front:
         with front.send(METRICS) as first, front.send(METRICS) as second:
@@ -74,7 +74,7 @@ def test_no_answer_is_of_before_its_request() -> None:
 
 
 def test_those_who_wait_are_bounded() -> None:
-    """When too many wait, the next ones are told to come later, at once."""
+    """When too many wait, further ones are told at once to come later."""
     slow = Slow()
     with serving(slow.make, waiting=2) as front, ExitStack() as stack:
         stack.callback(slow.go.set)
@@ -89,7 +89,7 @@ def test_those_who_wait_are_bounded() -> None:
 
 @pytest.mark.parametrize(("error", "code"), [(NotServing("no switch"), b'"code":50'), (ValueError("x"), b'"code":999')])
 def test_a_page_that_fails_is_answered(error: Exception, code: bytes) -> None:
-    """An error is the answer of those who waited, and the page is there for the next one."""
+    """Those who waited get the error, and the page is made for the next one."""
     errors: list[Exception] = [error]
 
     def make() -> PageContent:
@@ -104,7 +104,7 @@ def test_a_page_that_fails_is_answered(error: Exception, code: bytes) -> None:
 
 
 def test_no_thread_to_make_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the kernel has no thread for a page it is "try again later", and the next one who asks may have better luck."""
+    """When the kernel has no thread for a page the answer is "try again later", and the next request may succeed."""
 
     def none(*_: object) -> int:
         raise RuntimeError("can't start new thread")
@@ -118,7 +118,7 @@ def test_no_thread_to_make_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_that_hangs_is_seen() -> None:
-    """How long a page has been in the making is known while it is, and no thread stays when no request waits."""
+    """The time for which a page has been in the making is known meanwhile; no thread stays when no request waits."""
     slow = Slow()
     page = ServedPage("/metrics", slow.make)
     with Front() as front:

@@ -1,4 +1,4 @@
-"""Requests reach the verbs whole, answers reach the caller, and it is known which of them did not."""
+"""Requests reach the verbs complete, answers reach the caller, and the server knows which answers did not."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from userspace_cni.base.errors import Unavailable
 from userspace_cni.cni import protocol
 
 BIG = b"x" * (4 * 1024 * 1024)
-"""More than any socket buffer takes."""
+"""More bytes than any socket buffer holds."""
 
 
 @pytest.fixture
 def front() -> Iterator[Front]:
-    """A server whose time limits no test comes near."""
+    """A server with time limits that no test reaches."""
     with Front(PeerLimits(request_s=600, taken_s=600)) as started:
         yield started
 
 
 @pytest.fixture
 def brisk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Front]:
-    """A server that gives a peer no time to take its answer, and looks often."""
+    """A server that gives a peer no time to read its answer, and looks often."""
     monkeypatch.setattr(serving, "_TICK_S", 0.05)
     with Front(PeerLimits(taken_s=0.1, unread_s=0.2)) as started:
         yield started
 
 
 def lost(front: Front, exchange: Exchange) -> bool:
-    """Whether the loss of this answer, and of no other, was told within the time."""
+    """Whether the loss of this answer, and of no other, was reported within the time."""
     wait_until(lambda: front.lost, SECONDS)
     front.wait_for(0)
     return front.lost == [exchange]
@@ -51,7 +51,7 @@ def answered(front: Front, exchange: Exchange, body: bytes = b"{}") -> None:
 
 
 def test_a_request_is_handed_on_whole(front: Front) -> None:
-    """Verb, variables and stdin are there when the verbs are called, and the answer is what they say."""
+    """Verb, variables and stdin are complete when the verb is called, and the answer is the verb's."""
     with front.send(ADD) as client:
         exchange = front.next()
         assert (exchange.method, exchange.target, exchange.verb) == ("POST", "/api/v1/add", "ADD")
@@ -66,7 +66,7 @@ def test_a_request_is_handed_on_whole(front: Front) -> None:
 
 
 def test_a_request_in_pieces_is_put_together(front: Front) -> None:
-    """Where the stream is cut does not matter, not even within the end of the head."""
+    """The stream may be cut anywhere, even within the end of the head."""
     raw = protocol.request_bytes("/api/v1/add", {"CNI_ARGS": "A=b"}, b"s" * 200_000)
     end = raw.index(protocol.HEAD_END)
     with front.connect() as client:
@@ -80,7 +80,7 @@ def test_a_request_in_pieces_is_put_together(front: Front) -> None:
 
 
 def test_many_requests_run_at_once(front: Front) -> None:
-    """Each caller gets its own answer, whatever the order of answering."""
+    """Each caller gets its own answer, in whatever order they are answered."""
     clients = [front.send(protocol.request_bytes("/api/v1/add", {}, b"%d" % number)) for number in range(50)]
     exchanges = [front.next() for _ in clients]
     for exchange in reversed(exchanges):
@@ -102,7 +102,7 @@ def test_a_big_answer_reaches_a_slow_reader(front: Front) -> None:
 
 
 def test_the_first_answer_holds(front: Front) -> None:
-    """A second answer is refused, so that a late one can do no harm."""
+    """A second answer is refused, so that a late one does no harm."""
     with front.send() as client:
         exchange = front.next()
         assert exchange.answer(500, b"first")
@@ -111,7 +111,7 @@ def test_the_first_answer_holds(front: Front) -> None:
 
 
 def test_a_refusal_is_an_error_of_the_plugin(front: Front) -> None:
-    """What cannot be served is answered with a status of its own and a CNI error."""
+    """A request that cannot be served gets its own status and a CNI error."""
     with front.send() as client:
         front.next().refuse(Unavailable("too much to do", "try again later"))
         reply = answer_on(client)
@@ -120,7 +120,7 @@ def test_a_refusal_is_an_error_of_the_plugin(front: Front) -> None:
 
 
 def test_a_fault_in_serving_is_answered(front: Front) -> None:
-    """A bug in what is called costs its own request, with code 999, and nothing else."""
+    """A bug in the called code fails only its own request, with code 999."""
 
     def fail(exchange: Exchange) -> None:
         raise KeyError("bug")
@@ -132,7 +132,7 @@ def test_a_fault_in_serving_is_answered(front: Front) -> None:
 
 
 def test_an_error_on_a_worker_is_the_answer(front: Front) -> None:
-    """A job that fails with an error of ours, or with a bug, does not leave its caller waiting."""
+    """A job that fails with an error of ours, or a bug, is answered with that."""
 
     def refuse(exchange: Exchange) -> None:
         raise Unavailable("the records cannot be read")
@@ -150,7 +150,7 @@ def test_an_error_on_a_worker_is_the_answer(front: Front) -> None:
 
 
 def test_half_a_close_is_no_hang_up(front: Front) -> None:
-    """A client that closes its sending side after the request gets its answer, and it counts as taken."""
+    """A client that closes its sending side after the request gets its answer, which counts as received."""
     with front.send() as client:
         client.shutdown(socket.SHUT_WR)
         exchange = front.next()
@@ -175,7 +175,7 @@ def test_a_peer_that_hung_up_before_the_answer_has_lost_it(front: Front) -> None
 
 
 def test_a_peer_that_closed_unnoticed_has_lost_the_answer(front: Front) -> None:
-    """EPIPE while writing, before the server has looked: the same."""
+    """When writing fails with EPIPE before the server has noticed the close, the answer is lost, too."""
     closed = threading.Event()
     seen = []
 
@@ -192,7 +192,7 @@ def test_a_peer_that_closed_unnoticed_has_lost_the_answer(front: Front) -> None:
 
 
 def test_a_peer_that_does_not_read_has_lost_the_answer_when_it_closes(front: Front) -> None:
-    """Written whole and never read: the reset at the peer's close tells."""
+    """An answer that was written completely and never read is lost: the peer's close resets the connection."""
     client = front.send()
     exchange = front.next()
     answered(front, exchange)
@@ -203,7 +203,7 @@ def test_a_peer_that_does_not_read_has_lost_the_answer_when_it_closes(front: Fro
 
 
 def test_a_peer_that_reads_a_part_has_lost_the_answer(front: Front) -> None:
-    """One byte left unread is not the whole answer."""
+    """An answer with one byte unread is lost."""
     with front.send() as client:
         exchange = front.next()
         answered(front, exchange)
@@ -212,7 +212,7 @@ def test_a_peer_that_reads_a_part_has_lost_the_answer(front: Front) -> None:
 
 
 def test_a_peer_that_leaves_amid_a_big_answer_has_lost_it(front: Front) -> None:
-    """The same while part of the answer is not sent yet."""
+    """So is an answer of which a part is not sent yet when the peer closes."""
     with front.send() as client:
         exchange = front.next()
         answered(front, exchange, BIG)
@@ -221,7 +221,7 @@ def test_a_peer_that_leaves_amid_a_big_answer_has_lost_it(front: Front) -> None:
 
 
 def test_a_peer_that_can_not_read_any_more_has_lost_the_answer(front: Front) -> None:
-    """SHUT_RD makes writing fail though the connection is there."""
+    """After SHUT_RD writing fails though the connection exists, and the answer is lost."""
     with front.send() as client:
         exchange = front.next()
         client.shutdown(socket.SHUT_RD)
@@ -230,7 +230,7 @@ def test_a_peer_that_can_not_read_any_more_has_lost_the_answer(front: Front) -> 
 
 
 def test_an_answer_that_can_not_be_sent_in_time_is_lost(brisk: Front) -> None:
-    """A peer that never reads a big answer cannot have it; the connection ends and others are served."""
+    """A large answer that the peer does not read is lost; the connection ends and others are served."""
     with brisk.send() as client:
         exchange = brisk.next()
         answered(brisk, exchange, BIG)
@@ -240,7 +240,7 @@ def test_an_answer_that_can_not_be_sent_in_time_is_lost(brisk: Front) -> None:
 
 
 def test_doubt_keeps(brisk: Front) -> None:
-    """A peer that has the whole answer in its buffer may read it yet: its connection ends, and nothing is told to be lost."""
+    """A peer with the whole answer in its buffer may still read it: its connection ends, and no loss is reported."""
     with brisk.send() as client:
         answered(brisk, brisk.next())
         brisk.wait_for(0)
@@ -249,7 +249,7 @@ def test_doubt_keeps(brisk: Front) -> None:
 
 
 def test_doubt_that_is_resolved(front: Front) -> None:
-    """A peer that closes without reading, long after the answer's time, is told to have lost it."""
+    """When a peer closes without reading, even long afterwards, the loss is reported."""
     with Front(PeerLimits(taken_s=0.05, unread_s=600)) as patient:
         client = patient.send()
         exchange = patient.next()
@@ -260,7 +260,7 @@ def test_doubt_that_is_resolved(front: Front) -> None:
 
 
 def test_a_peer_that_read_and_stays_is_let_go(brisk: Front) -> None:
-    """The answer is taken; keeping the connection is not waited for."""
+    """An answer that was read is received; the server does not wait for the peer to close."""
     with brisk.send() as client:
         answered(brisk, brisk.next())
         assert answer_on(client).status == 200
@@ -270,7 +270,7 @@ def test_a_peer_that_read_and_stays_is_let_go(brisk: Front) -> None:
 
 
 def test_a_fault_in_acting_on_a_loss_costs_nobody_else(front: Front) -> None:
-    """The callback's bug ends neither the server's thread nor the worker's."""
+    """A bug in the callback for a loss ends neither the server's thread nor the worker's."""
 
     def fail(exchange: Exchange) -> None:
         raise KeyError("bug")
@@ -284,7 +284,7 @@ def test_a_fault_in_acting_on_a_loss_costs_nobody_else(front: Front) -> None:
 
 
 def test_the_callers_identity_is_the_kernels_word(front: Front) -> None:
-    """Process and user are those of the caller."""
+    """Process and user of the caller come from the kernel."""
     import os
 
     with front.send():
@@ -325,7 +325,7 @@ def test_stopping_serves_who_has_connected_already(front: Front) -> None:
 
 
 def test_closing_ends_what_is_not_answered(front: Front) -> None:
-    """At the very end a caller sees its connection end, and answering it is refused."""
+    """At the final close a caller sees its connection end, and answering it is refused."""
     with front.send() as client:
         exchange = front.next()
         front.server.stop()

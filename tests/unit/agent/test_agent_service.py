@@ -1,4 +1,4 @@
-"""The agent as a whole, without a switch: what is asked of it for people and scrapers takes nothing from the verbs."""
+"""The whole agent without a switch: requests of people and scrapers take nothing from the verbs."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_page_that_hangs_takes_nothing_from_the_verbs(served: Served, method: 
 
 
 def test_a_thread_that_hangs_is_told_to_a_probe(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the thread of the socket does not come round, the kubelet's probe is answered all the same, and told so."""
+    """When the socket's thread hangs, the kubelet's probe is answered all the same, and says so."""
     monkeypatch.setattr(served.agent.server, "_limits", replace(served.agent.server._limits, round_s=0.05))
     over, hung = threading.Event(), threading.Event()
 
@@ -139,7 +139,7 @@ def test_every_other_page_is_refused(served: Served) -> None:
 
 
 def body(**keys: object) -> bytes:
-    """A network that is good but for these keys; what JSON can say and text cannot is said."""
+    """A network that is valid except for these keys, which may have any JSON value."""
     return json.dumps({"cniVersion": "1.1.0", "name": "n", "type": "userspace", **keys}).encode()
 
 
@@ -188,7 +188,9 @@ HEADS = [
 
 @pytest.mark.parametrize("end", ["read", "half", "reset"])
 def test_malformed_requests_leave_no_traceback(served: Served, capfd: pytest.CaptureFixture[str], end: str) -> None:
-    """Whatever is wrong with a request, and however its caller ends: an error of ours for it, no "bug", no traceback."""
+    """Whatever is wrong with a request, and however its caller ends: the
+    answer is an error of ours, without "bug" or traceback.
+    """
     verbs = [f"/api/v1/{verb}" for verb in ("add", "del", "check", "gc", "status")]
     named = [
         protocol.request_bytes(verbs[number % len(verbs)], {"CNI_IFNAME": "net1", "CNI_NETNS": "/x"}, NETWORK, extra=extra)

@@ -1,4 +1,4 @@
-"""Pages over TCP: for all who reach the port, whatever others do there, and without a word in the log."""
+"""Pages over TCP are served to every peer, whatever other peers do, without a line in the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from userspace_cni.agent.tcp import TcpPages, parse_listen
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 
 BODY = b"x 1\n" * 300_000
-"""More than any socket buffer takes."""
+"""More bytes than any socket buffer holds."""
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 GARBAGE = {
     "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n",
@@ -52,7 +52,7 @@ def connect(served: TcpPages) -> socket.socket:
 
 
 def well(served: TcpPages, target: str = "/metrics") -> bool:
-    """Whether a scrape gets everything."""
+    """Whether a scrape gets the whole page."""
     with urllib.request.urlopen(f"http://127.0.0.1:{served.port}{target}", timeout=SECONDS) as answer:
         return bool(answer.read() == BODY)
 
@@ -70,13 +70,13 @@ def test_the_tcp_port_serves_metrics(host: str) -> None:
 
 
 def test_every_address() -> None:
-    """[::] is every address of the node, those of IPv4 among them."""
+    """[::] means every address of the node, IPv4 included."""
     with scrapes("[::]") as served:
         assert well(served)
 
 
 def test_a_query_is_passed_over() -> None:
-    """What a scraper adds to the path changes nothing; other pages are not there."""
+    """What a scraper appends to the path changes nothing; other pages do not exist."""
     with scrapes() as served:
         assert well(served, "/metrics?name[]=x")
         for method, target in (("GET", "/"), ("GET", "/healthz"), ("POST", "/api/v1/add"), ("POST", "/metrics")):
@@ -87,7 +87,7 @@ def test_a_query_is_passed_over() -> None:
 
 
 def test_a_connection_ends_with_its_answer() -> None:
-    """A peer that reads to the end of the connection is not kept waiting, and nothing of it stays."""
+    """A peer that reads to the end of the connection does not wait, and nothing of it stays."""
     with scrapes() as served:
         with connect(served) as client:
             client.sendall(GET)
@@ -99,7 +99,7 @@ def test_a_connection_ends_with_its_answer() -> None:
 
 
 def test_silent_peers_do_not_stop_a_scrape() -> None:
-    """More connections that say nothing than may be there delay no other."""
+    """More silent connections than are allowed delay no other."""
     with scrapes() as served, ExitStack() as idle:
         for _ in range(200):
             idle.enter_context(connect(served))
@@ -107,7 +107,9 @@ def test_silent_peers_do_not_stop_a_scrape() -> None:
 
 
 def test_garbage_leaves_no_word_in_the_log(capfd: pytest.CaptureFixture[str]) -> None:
-    """Whatever comes, read or not, ended or reset: the port serves on, and the log says nothing, least of all a traceback."""
+    """Whatever comes, read or not, ended or reset: the port goes on serving,
+    and the log gets nothing, least of all a traceback.
+    """
     dice = random.Random(6)
     with scrapes() as served:
         for raw in [*GARBAGE.values(), *(dice.randbytes(dice.randrange(1, 3000)) + b"\r\n\r\n" for _ in range(50)), GET]:
@@ -125,7 +127,7 @@ def test_garbage_leaves_no_word_in_the_log(capfd: pytest.CaptureFixture[str]) ->
 
 
 def test_a_taken_port_is_named() -> None:
-    """A port that another program has is an error with the setting's name in it."""
+    """A port that another program has is an error that names the setting."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         listen = f"127.0.0.1:{other.getsockname()[1]}"
         served = TcpPages("health_listen", listen, {})
@@ -136,7 +138,7 @@ def test_a_taken_port_is_named() -> None:
 
 @pytest.mark.parametrize("host", ["a..b", "[1::2::3]", "no-such-host.invalid"])
 def test_a_host_that_is_none_is_named(host: str) -> None:
-    """A host without an address is an error with the setting's name in it."""
+    """A host without an address is an error that names the setting."""
     with pytest.raises(Unavailable, match="listening on"), scrapes(host):
         pass
 

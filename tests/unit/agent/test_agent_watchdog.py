@@ -1,4 +1,4 @@
-"""The watchdog's thread on a node in memory: what it looks at without being asked."""
+"""The watchdog's thread on a node in memory: what it looks at without a request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POD = ("c0ffee", "net1")
 
 
 def test_a_socket_that_outlives_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end of a connection is looked at again: of a killed process the connection may be closed before the socket."""
+    """The look after a connection's end is repeated, because the connection of a killed process may close before its socket."""
     looked: list[str] = []
     passed = [0.0]  # seconds: looks that are due at the same time are one, so that on a busy machine there may be fewer
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: passed[0]))
@@ -43,7 +43,7 @@ def test_a_socket_that_outlives_its_connection(tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_changes_is_looked_at_without_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of pods by their marks, bridges and links by name; others' are not looked at. What is busy is looked at again."""
+    """Rows of pods are looked at by marks, bridges and links by name; others' are not. What is busy is looked at again."""
     looked: Counter[object] = Counter()  # what is due together is one look, or two
     monkeypatch.setattr(module, "BEAT_S", 0.02)
     world = World(tmp_path, resident=True)
@@ -74,7 +74,7 @@ def test_what_changes_is_looked_at_without_a_pass(tmp_path: Path, monkeypatch: p
 
 
 def test_a_pass_that_did_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks for a pass is told that there was none, and not what an earlier one did."""
+    """A request for a pass that did not happen is answered with that, and not with an earlier pass."""
     monkeypatch.setattr(module, "BEAT_S", 0.02)
     world = World(tmp_path, resident=True)
     watchdog = Watchdog(world, world.switch, lambda _: None, lambda: None, 10_000.0)

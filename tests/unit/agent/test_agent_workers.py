@@ -1,4 +1,4 @@
-"""Verbs find a thread when they need one, the ones that clean up find one even when all others hang, and what hangs is known."""
+"""Verbs get a thread when they need one, verbs that clean up even when all others hang, and what hangs is reported."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ def hanging(workers: Workers) -> Iterator[Gate]:
 
 
 def running(workers: Workers, number: int) -> None:
-    """Until so many jobs run."""
+    """Wait until so many jobs run."""
     wait_until(lambda: workers.busy == number, SECONDS, f"{number} busy")
 
 
 def done(workers: Workers, verb: str = "ADD") -> bool:
-    """Whether a job of this verb is run."""
+    """Wait for a job of this verb; whether it ran."""
     event = threading.Event()
     workers.submit(Job(event.set, verb))
     return event.wait(SECONDS)
 
 
 def test_threads_come_with_the_work() -> None:
-    """There is none before the first job, and one is enough for one job after another."""
+    """There is no thread before the first job, and one serves jobs that follow one another."""
     workers = Workers()
     assert workers.threads == 0
     for _ in range(20):
@@ -71,7 +71,7 @@ def test_threads_come_with_the_work() -> None:
 
 
 def test_a_burst_runs_at_once() -> None:
-    """200 calls need 200 threads: they share transactions, and none waits for another one's end."""
+    """200 calls need 200 threads: they share transactions, and no call waits for another one's end."""
     workers = Workers()
     with hanging(workers) as gate:
         for _ in range(200):
@@ -82,7 +82,7 @@ def test_a_burst_runs_at_once() -> None:
 
 @pytest.mark.parametrize("verb", ["DEL", "STATUS"])
 def test_threads_are_reserved(verb: str) -> None:
-    """When every thread for all verbs hangs, what cleans up and what tells still runs; the others wait."""
+    """When every ordinary thread hangs, verbs that clean up or report still run; the others wait."""
     workers = Workers(Sizes(general=3, reserved=2))
     with hanging(workers) as gate:
         for _ in range(3):
@@ -141,7 +141,7 @@ def test_a_job_that_raises_ends_nothing(error: BaseException) -> None:
 
 
 def test_stuck_jobs_are_reported() -> None:
-    """Verb, container and seconds of every job over the limit, the longest first; the others are not in it."""
+    """The report has verb, container and seconds of every job over the limit, the longest first, and no other job."""
     workers = Workers()
     with hanging(workers) as gate:
         workers.submit(gate.job("ADD", "c1"))
@@ -156,7 +156,7 @@ def test_stuck_jobs_are_reported() -> None:
 
 
 def test_idle_threads_end() -> None:
-    """After a burst few threads are kept, and they serve on."""
+    """After a burst only a few threads stay, which still serve."""
     workers = Workers(Sizes(idle_s=0.05, keep=2))
     gate = Gate()
     for _ in range(50):
@@ -171,7 +171,7 @@ def test_idle_threads_end() -> None:
 
 
 def test_reserved_threads_end_too() -> None:
-    """Nothing of a bad hour stays: reserved threads go when they are not needed."""
+    """Reserved threads end, too, when they are not needed."""
     workers = Workers(Sizes(general=1, reserved=4, idle_s=0.05, keep=1))
     with hanging(workers) as gate:
         workers.submit(gate.job())
@@ -181,7 +181,7 @@ def test_reserved_threads_end_too() -> None:
 
 
 def test_jobs_between_sleep_and_end_are_not_lost() -> None:
-    """Threads that end because they are idle and jobs that arrive meanwhile do not miss each other."""
+    """A job that arrives while an idle thread ends is still run."""
     workers = Workers(Sizes(general=4, reserved=1, idle_s=0.0005, keep=0))
     for number in range(2000):
         assert done(workers, "DEL" if number % 3 else "ADD")
@@ -190,7 +190,7 @@ def test_jobs_between_sleep_and_end_are_not_lost() -> None:
 
 
 def test_draining_waits_for_what_runs() -> None:
-    """Stopping is told whether everything has ended, what waited included."""
+    """A drain reports whether everything has ended, waiting jobs included."""
     workers = Workers(Sizes(general=1, reserved=0))
     with hanging(workers) as gate:
         workers.submit(gate.job())
@@ -203,7 +203,7 @@ def test_draining_waits_for_what_runs() -> None:
 
 
 def test_closed_workers_take_nothing() -> None:
-    """After the end a job is refused rather than forgotten."""
+    """After the end a job is refused and not forgotten."""
     workers = Workers()
     assert done(workers)
     workers.close()
@@ -213,7 +213,7 @@ def test_closed_workers_take_nothing() -> None:
 
 
 def test_a_job_may_submit_another() -> None:
-    """An undo begins on the thread of the call that it undoes."""
+    """A job can submit a job: an undo begins on the thread of the call that it undoes."""
     workers = Workers(Sizes(general=1, reserved=0))
     event = threading.Event()
     workers.submit(Job(lambda: workers.submit(Job(event.set, "DEL")), "ADD"))
@@ -242,7 +242,7 @@ def test_jobs_have_the_context_in_which_the_workers_were_made() -> None:
 
 
 def test_a_thread_that_vanished_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that ended without leaving the workers is dead, by the kernel's list of threads."""
+    """A thread that ended without being removed counts as dead, by the kernel's list of threads."""
     workers = Workers()
     assert done(workers)
     assert workers.drain(SECONDS)

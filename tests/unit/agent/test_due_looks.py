@@ -1,4 +1,4 @@
-"""When what has changed is looked at."""
+"""The times at which changed things are looked at."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from userspace_cni.agent.due_looks import FIRST_S, REST, SETTLE_S, DueLooks
 
 
 class Clock:
-    """Time that a test sets."""
+    """A time that a test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -25,7 +25,7 @@ def looks_of(most_s: float = 30.0) -> tuple[DueLooks[str], Clock]:
 
 
 def test_changes_at_one_time_share_a_look() -> None:
-    """The first one says when; each thing is looked at once, and then nothing is due."""
+    """The first change sets the time of the look; each thing is looked at once, and then nothing is due."""
     looks, clock = looks_of()
     assert looks.seconds() is None
     assert looks.note("a", "b")
@@ -40,7 +40,7 @@ def test_changes_at_one_time_share_a_look() -> None:
 
 
 def test_what_goes_on_changing_is_looked_at_less_often() -> None:
-    """A day of changes without a pause costs a look every half a minute; a minute of quiet, and the first is soon again."""
+    """A day of constant changes costs a look every half minute; after a quiet minute the next look comes soon."""
     looks, clock = looks_of()
     looked = []
     for _ in range(24 * 3600):
@@ -60,7 +60,7 @@ def test_what_goes_on_changing_is_looked_at_less_often() -> None:
 
 
 def test_another_thing_does_not_wait() -> None:
-    """Only what goes on changing is put off."""
+    """Only the thing that goes on changing is delayed."""
     looks, clock = looks_of()
     for _ in range(5):
         looks.note("a")
@@ -72,7 +72,7 @@ def test_another_thing_does_not_wait() -> None:
 
 
 def test_long_looks_are_followed_by_rests() -> None:
-    """After a look nothing is taken for a multiple of its time, so that any number of things costs a part of a processor."""
+    """After a look there is a pause of a multiple of its time, so that looks take a limited share of a processor."""
     looks, clock = looks_of()
     looks.note("a")
     clock.now += SETTLE_S
@@ -87,7 +87,7 @@ def test_long_looks_are_followed_by_rests() -> None:
 
 
 def test_nothing_is_remembered_for_ever() -> None:
-    """Things of pods that come and go leave nothing."""
+    """Nothing is kept of pods that come and go."""
     looks, clock = looks_of()
     for number in range(1000):
         looks.note(str(number))

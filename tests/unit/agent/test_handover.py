@@ -46,7 +46,7 @@ from userspace_cni.cli.node.install import install_launcher
 from userspace_cni.cni import protocol
 
 ITSELF = "this process serves the call itself"
-"""What the plugin says when there is an agent that does not serve."""
+"""The plugin's message when an agent exists but does not serve."""
 IMPATIENT = f"""#!{sys.executable}
 import sys
 from userspace_cni import __main__
@@ -134,7 +134,7 @@ def test_the_agent_reads_what_the_runtime_gave(caller: Standalone, verb: str) ->
     [("ADD", 200, RESULT, 0), ("DEL", 200, b"", 0), ("ADD", 500, TROUBLE, 1), ("STATUS", 500, b'{"cniVersion":"1.1.0"}', 1)],
 )
 def test_the_answer_is_the_agents(caller: Standalone, verb: str, status: int, body: bytes, code: int) -> None:
-    """Stdout is the answer's body, byte by byte; the exit code follows its status; nothing else is said."""
+    """Stdout is the answer's body, byte by byte; the exit code follows its status; nothing else is printed."""
     with Agent(caller.socket, answers(status, body)) as agent:
         done = caller.run(verb)
         assert (done.code, done.stdout, done.stderr) == (code, body, "")
@@ -142,14 +142,14 @@ def test_the_answer_is_the_agents(caller: Standalone, verb: str, status: int, bo
 
 
 def test_a_large_answer_in_pieces(caller: Standalone) -> None:
-    """An answer that comes byte by byte at first, and is larger than any buffer, is whole on stdout."""
+    """An answer that comes byte by byte at first, and is larger than any buffer, is complete on stdout."""
     body = b'"' + b"x" * 3_000_000 + b'"'
     with Agent(caller.socket, dribbles(reply(200, body), 80)):
         assert caller.run("ADD").stdout == body
 
 
 def test_what_it_imports(place: Path) -> None:
-    """A call that is handed over imports of the program what sends it, and of the library nothing that costs."""
+    """A call that is handed over imports only what sends it, and little of the standard library."""
     caller = Standalone(str(install_launcher(str(place / "bin"))), place)
     installed = Path(caller.program)
     installed.write_text(installed.read_text().replace(" -I -S ", " -I -S -X importtime ", 1))
@@ -162,7 +162,7 @@ def test_what_it_imports(place: Path) -> None:
 
 
 def test_version_and_a_delegate_ask_no_agent(caller: Standalone) -> None:
-    """VERSION is answered here; a plugin that was called as its own IPAM plugin refuses, or the agent would wait for itself."""
+    """The process answers VERSION itself; called as its own IPAM plugin it refuses, because the agent would wait for itself."""
     with Agent(caller.socket, answers(200, RESULT)) as agent:
         assert b"supportedVersions" in caller.run("VERSION").stdout
         refused(caller.run("ADD", USERSPACE_CNI_DELEGATED="1"), 7, "ipam.type")
@@ -174,7 +174,7 @@ def test_version_and_a_delegate_ask_no_agent(caller: Standalone) -> None:
 
 @pytest.mark.parametrize("kind", ["absent", "dead", "no socket", "full"])
 def test_no_agent(caller: Standalone, kind: str) -> None:
-    """Where no agent listens, or the queue is full, the call is served here, and nothing is said of an agent."""
+    """When no agent listens, or its queue is full, the process serves the call and prints nothing about an agent."""
     with ExitStack() as stack:
         if kind == "no socket":
             caller.socket.touch()
@@ -197,7 +197,7 @@ def test_no_agent(caller: Standalone, kind: str) -> None:
     ],
 )
 def test_refused_before_any_verb_has_run(caller: Standalone, verb: str, status: int, code: int, said: str) -> None:
-    """An agent of another protocol or other directories, full or stopping: this process serves the call, and says so."""
+    """When an agent has another protocol or directories, or is full or stopping, the process serves the call and says so."""
     with Agent(caller.socket, answers(status, TROUBLE)):
         done = caller.run(verb)
     assert TROUBLE not in done.stdout
@@ -218,7 +218,7 @@ def test_told_to_serve_itself(caller: Standalone) -> None:
 
 
 def test_input_that_the_protocol_does_not_take(caller: Standalone) -> None:
-    """A configuration or variables that are larger than an agent reads, and a closed stdin, are this process's own to judge."""
+    """The process itself judges input larger than an agent reads, and a closed stdin."""
     with Agent(caller.socket, vanishes) as agent:
         refused(caller.run("STATUS", b'{"name": "' + b"x" * BODY_MAX + b'"}'), 7)
         refused(caller.run("STATUS", CNI_ARGS=" " * 100_000, CNI_PATH=" " * 100_000), 50)
@@ -228,7 +228,7 @@ def test_input_that_the_protocol_does_not_take(caller: Standalone) -> None:
 
 
 def test_a_request_that_is_not_read_is_withdrawn(impatient: Standalone) -> None:
-    """An agent that is stopped never has the whole of a call that this process then serves."""
+    """A stopped agent never gets the whole of a call that the process then serves."""
     seen = []
 
     def looks_late(client: socket.socket) -> None:
@@ -248,7 +248,7 @@ def test_a_request_that_is_not_read_is_withdrawn(impatient: Standalone) -> None:
 
 @pytest.mark.parametrize("kind", ["reset", "closed unread", "last byte unread"])
 def test_an_agent_that_ends_before_it_has_the_call(caller: Standalone, kind: str) -> None:
-    """A connection that is closed before the whole request was read: this process serves an ADD, too."""
+    """When the connection closes before the whole request was read, the process serves even an ADD."""
 
     def script(client: socket.socket) -> None:
         if kind == "reset":
@@ -272,7 +272,7 @@ def test_an_agent_that_ends_before_it_has_the_call(caller: Standalone, kind: str
 
 @pytest.mark.parametrize("kind", sorted(NO_ANSWERS.keys() - {"resets"}))
 def test_an_add_of_unknown_outcome(caller: Standalone, kind: str) -> None:
-    """An agent that had the whole ADD and says nothing whole may have served it: the answer is 11, and it is not served again."""
+    """An agent that got the whole ADD and answers nothing complete may have served it: 11, and it is not served again."""
     with Agent(caller.socket, NO_ANSWERS[kind]) as agent:
         done = caller.run("ADD")
         assert len(agent.received) == 1
@@ -282,7 +282,7 @@ def test_an_add_of_unknown_outcome(caller: Standalone, kind: str) -> None:
 
 @pytest.mark.parametrize("verb", ["DEL", "CHECK", "GC", "STATUS"])
 def test_what_can_be_served_twice_is(caller: Standalone, verb: str) -> None:
-    """Every other verb is served by this process when its answer is lost."""
+    """The process serves every other verb again when its answer is lost."""
     with Agent(caller.socket, vanishes) as agent:
         done = caller.run(verb)
         assert len(agent.received) == 1
@@ -292,7 +292,7 @@ def test_what_can_be_served_twice_is(caller: Standalone, verb: str) -> None:
 
 
 def test_silence(impatient: Standalone) -> None:
-    """An agent that is silent until the deadline: 11 for an ADD, whose connection ends; STATUS is told by this process."""
+    """When an agent is silent until the deadline, ADD is 11 and its connection ends; STATUS is answered by this process."""
     with Agent(impatient.socket, holds()) as agent:
         refused(impatient.run("ADD"), 11, "silent")
         assert agent.ended.wait(60)
@@ -304,7 +304,7 @@ def test_silence(impatient: Standalone) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_while_the_agent_works(caller: Standalone, number: signal.Signals) -> None:
-    """The connection ends, by which the agent learns of it, and the runtime is told so."""
+    """The connection ends, which tells the agent, and the runtime gets the answer."""
     with Agent(caller.socket, holds()) as agent, caller.start("ADD") as process:
         give_stdin(process)
         wait_until(lambda: agent.received and agent.request.endswith(NETWORK), what="the agent to have the call")
@@ -315,7 +315,7 @@ def test_a_signal_while_the_agent_works(caller: Standalone, number: signal.Signa
 
 
 def test_an_answer_that_cannot_be_written(caller: Standalone) -> None:
-    """An ADD whose answer was not taken is undone, by the agent if it serves: with a DEL that is later than the ADD."""
+    """An ADD whose answer cannot be written is undone, by the agent if it serves: with a DEL that is later than the ADD."""
     reader, writer = os.pipe()
     os.close(reader)
     with Agent(caller.socket, answers(200, RESULT), answers(200)) as agent:
@@ -375,7 +375,7 @@ ENVIRONMENTS = [
 
 @pytest.mark.parametrize("kind", FILES)
 def test_the_same_agent_as_by_all_settings(tmp_path: Path, kind: str) -> None:
-    """Which agent is meant is what the settings say; where they are refused, this process is to say why."""
+    """The quick look at the settings finds the same agent as reading them all; if they are invalid, the process reports it."""
     path = tmp_path / "config.toml"
     path.write_bytes(FILES[kind])
     for environment in ENVIRONMENTS:
@@ -392,7 +392,7 @@ def test_the_same_agent_as_by_all_settings(tmp_path: Path, kind: str) -> None:
 
 
 def test_the_cluster_s_file_and_the_node_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two files, too, the agent is the one that the settings mean: the node's wins key by key."""
+    """The same holds with two files: the node's takes precedence key by key."""
     for module in (of_the_agent, of_all):
         monkeypatch.setattr(module, "CLUSTER_FILE", str(tmp_path / "cluster.toml"))
         monkeypatch.setattr(module, "CONFIG_FILE", str(tmp_path / "node.toml"))
@@ -414,7 +414,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_process_reports_it(caller: Standalone) -> None:
-    """As `python -m userspace_cni`, too, a call is handed over."""
+    """`python -m userspace_cni` hands a call over, too."""
     argv = [sys.executable, "-I", "-m", "userspace_cni"]
     with Agent(caller.socket, answers(200, RESULT)):
         done = subprocess.run(argv, env=caller.environ("ADD"), input=NETWORK, capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""What the agent knows of ovs-vswitchd between two looks, and which lines the log gets of its end."""
+"""What the agent knows of ovs-vswitchd between two looks, and its log lines about that daemon's end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ UNKNOWN = "whether ovs-vswitchd lives cannot be known"
 def test_each_change_is_one_line(
     looks: str, lines: list[str], alive: bool | None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Digits are looks at a living process of that number, words other states: its end is told, not only that it is back."""
+    """In the cases digits are looks at a living process of that number, words other states.
+
+    The end is logged, not only the return.
+    """
     world = World(tmp_path, resident=True)
     life = SwitchLife(world.ports)
     assert life.is_alive is None

@@ -1,4 +1,4 @@
-"""A living attachment follows its pod's annotations: which limits and mirrors hold, and which steps change."""
+"""A living attachment follows its pod's annotations: which limits and mirrors apply, and which steps change."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def record(*steps: Step) -> Record:
 
 
 def test_a_vhost_user_port() -> None:
-    """Both directions are the port's."""
+    """Both directions are limited at the port."""
     wanted = Limits(SLOW, FAST)
     assert steps_now(record(VHOST), ChangeableOptions(wanted)) == (replace(VHOST, limits=wanted),)
     assert steps_now(record(VHOST), ChangeableOptions()) == (VHOST,)
 
 
 def test_a_kernel_link() -> None:
-    """What leaves the pod is limited at its own end, by a step that comes and goes."""
+    """What leaves the pod is limited at the pod's end, by a step that is added and removed."""
     port = OvsPort("br0", "uc1", HostEnd("system", 1500))
     steps = steps_now(record(LINK, port), ChangeableOptions(Limits(SLOW, FAST)))
     shaper = Shaper("eth0", "/run/netns/x", 7, FAST.rate, FAST.burst)
@@ -48,7 +48,7 @@ def test_a_kernel_link() -> None:
 
 
 def test_mirrors() -> None:
-    """The port is a source of the mirrors that are noted, and of no others."""
+    """The port is a source of exactly the mirrors in the annotation."""
     theirs, own = MirrorSource("ids"), MirrorSource("tap", to_pod=False)
     port = replace(VHOST, terms=PortTerms(mirrors=(theirs,)), mirrors=(theirs,))
     [joined] = steps_now(record(port), ChangeableOptions(mirrors=(theirs, own)))
@@ -58,7 +58,9 @@ def test_mirrors() -> None:
 
 
 def test_what_holds_again() -> None:
-    """Where an annotation that was there at ADD has gone, the network's word holds, and not the runtime's, which it may be."""
+    """When an annotation that was there at ADD is removed, the network's value
+    applies, and not the runtime's, which came from it.
+    """
     port = replace(VHOST, limits=Limits(SLOW), terms=PortTerms(Limits(SLOW), Limits(SLOW), Limits(FAST)))
     assert steps_now(record(port), ChangeableOptions(Limits(SLOW))) == (port,)
     [changed] = steps_now(record(port), ChangeableOptions())
@@ -67,7 +69,7 @@ def test_what_holds_again() -> None:
 
 
 def test_the_record_says_the_new_value(world: World) -> None:
-    """The changed step is applied, one that is no longer wanted is undone, and both are recorded."""
+    """The changed step is applied, an unwanted one is undone, and both are recorded."""
     port = OvsPort("br0", "uc1", HostEnd("system", 1500))
     made = replace(record(LINK, Shaper("eth0", "/run/netns/x", 7, 1, 1), port), boot_id=world.boot_id())
     world.journal.write(made)
@@ -88,7 +90,7 @@ def test_what_is_being_deleted_stays(world: World) -> None:
 
 
 def test_another_call_works_on_it(world: World) -> None:
-    """What a verb works on is left for later: it may have read before what the pod says now."""
+    """While a verb works on the attachment it is left for later, because the verb may have read the former value."""
     made = replace(record(VHOST), boot_id=world.boot_id())
     world.journal.write(made)
     world.said["app"] = ChangeableOptions(Limits(SLOW))
@@ -101,7 +103,7 @@ def test_another_call_works_on_it(world: World) -> None:
 
 
 def test_a_half_that_cannot_be_done(world: World) -> None:
-    """Where one step of a change is refused, those before it are put back: the record still says what is."""
+    """When one step of a change is refused, the earlier ones are reverted: the record still describes what exists."""
     port = OvsPort("br0", "uc1", HostEnd("system", 1500))
     made = replace(record(LINK, port), boot_id=world.boot_id())
     world.journal.write(made)

@@ -1,4 +1,4 @@
-"""Undo files, state files and holders: what is flushed, and what may be lost."""
+"""Undo files, state files and lists of holders: what is flushed, and what may be lost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def world(tmp_path: Path) -> World:
 
 
 def call(world: World, verb: str, container: str = CONTAINER, ifname: str = "net1", **keys: Any) -> int:
-    """One call of a runtime; its exit code."""
+    """Make one call of a runtime; its exit code."""
     environ = {"CNI_COMMAND": verb, "CNI_CONTAINERID": container, "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": ifname}
     return call_plugin(environ, json.dumps({**NETWORK, **keys}).encode, lambda: world).code
 
@@ -62,7 +62,7 @@ class Flushes:
 
 @pytest.mark.parametrize(("keys", "files"), [({}, 1), ({"ipam": {"type": "host-local"}}, 2)], ids=["plain", "with addresses"])
 def test_what_a_verb_flushes(world: World, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], files: int) -> None:
-    """ADD flushes its undo file and the directory's names, with addresses twice; DEL flushes nothing."""
+    """ADD flushes its undo file and the directory, twice with addresses; DEL flushes nothing."""
     assert call(world, "ADD", "another", **keys) == 0  # makes the directories, which is flushed
     flushes = Flushes.counted(monkeypatch)
     assert call(world, "ADD", **keys) == 0
@@ -154,7 +154,7 @@ def test_what_was_adopted_lasts(world: World) -> None:
 
 
 def test_an_answered_del_is_not_forgotten(world: World) -> None:
-    """A DEL that left its port to others was answered: it is carried out also when the run directory was emptied meanwhile."""
+    """A DEL that left its port for later was answered: it is finished even if the run directory was emptied meanwhile."""
     assert call(world, "ADD") == 0
 
     def away(when: str, step: Step) -> None:
@@ -180,7 +180,9 @@ def test_an_adopted_place_without_holders_is_dropped(world: World) -> None:
 
 
 def test_a_run_directory_that_takes_no_states(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The undo file then says that the attachment is being deleted, and counts more than a state file."""
+    """When no state can be written the undo file says that the attachment is
+    being deleted, and takes precedence over a state file.
+    """
     assert call(world, "ADD") == 0
     [record] = world.journal.records()
 
@@ -237,7 +239,7 @@ def test_a_death_while_undoing_another_boot(world: World, point: str) -> None:
 
 
 def test_no_time_to_undo_another_boot(world: World) -> None:
-    """An ADD without enough time answers 11 and has begun nothing; the next one goes on."""
+    """An ADD without enough time answers 11 and begins nothing; the next one continues."""
     assert call(world, "ADD") == 0
     world.boot, world.deadline_s, world.resident = "boot-2", 0.0, True
     with pytest.raises(Unavailable):
@@ -315,7 +317,7 @@ def flusher(disk: Disk, failures: list[str], monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_flushing_behind(disk: Disk, flusher: Flusher) -> None:
-    """What was dropped is flushed soon, once, and nothing is flushed otherwise."""
+    """A removed record is flushed soon, once, and nothing is flushed otherwise."""
     disk.unflushed = True
     wait_until(lambda: disk.flushed == 1, what="the flush")
     assert not disk.unflushed

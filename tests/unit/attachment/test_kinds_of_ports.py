@@ -1,4 +1,4 @@
-"""What a kind of port says of itself is what its rows do: all else goes by the one, the switch by the other."""
+"""The traits of a kind of port agree with its rows: most code uses the traits, the switch the rows."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def can_have(kind: PortInterface, limits: Limits) -> bool:
 
 
 def test_no_kind_is_left_out() -> None:
-    """The tests here are of all of them."""
+    """The tests here cover all kinds."""
     assert {type(kind) for kind in KINDS} == set(get_args(PortInterface))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.opened_as)
 def test_what_a_kind_says_of_itself(kind: PortInterface) -> None:
-    """Type and socket are those of its row, and what the switch can limit of it gets rows."""
+    """Type and socket are those of its row, and what the switch can limit has rows."""
     row = interface_row(port(kind, Limits()))
     assert (row.type, row.options.get(SERVER_PATH, "")) == (kind.type, kind.server_path)
     assert (kind.role == "client") == bool(kind.server_path)
@@ -55,10 +55,10 @@ def test_what_a_kind_says_of_itself(kind: PortInterface) -> None:
 
 
 def test_who_makes_the_socket() -> None:
-    """The switch where it is the server; then its path has to be free."""
+    """If the switch is the server, it makes the socket; then the path has to be free."""
     assert [port(kind, Limits()).switch_makes_socket for kind in KINDS] == [isinstance(kind, VhostUserServer) for kind in KINDS]
 
 
 def test_links_of_a_port() -> None:
-    """The kernel has a link of its name where a veth's host end or a link of the node is behind it."""
+    """The kernel has a link of the port's name if it is a veth's host end or a link of the node."""
     assert [port(kind, Limits()).links for kind in KINDS] == [() if kind.role else ("p",) for kind in KINDS]

@@ -45,7 +45,7 @@ BOTH = Limits(Rate(10_000_000, 1_000_000), Rate(20_000_000, 2_000_000))
 
 
 def planned(facts: LinkFacts = FACTS, addresses: ResultAddresses = EMPTY, ifname: str = "eth0", **link: Any) -> Attachment:
-    """The plan of one ADD; `link`: what the network says of the link."""
+    """The plan of one ADD; `link`: the network's keys for the link."""
     stdin = json.dumps({"cniVersion": "1.1.0", "name": "net", "type": "userspace"}).encode()
     variables = {"CNI_CONTAINERID": CONTAINER, "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": ifname}
     request = Request(read_environment(variables, "ADD"), read_network(stdin, "ADD"), stdin)
@@ -83,7 +83,7 @@ def test_names_fit_the_kernel() -> None:
 
 @pytest.mark.parametrize("ifname", ["all", "default", "a%d"])
 def test_names_that_no_link_has(ifname: str) -> None:
-    """What the kernel takes for a pattern or for all links is refused by its name."""
+    """A name that the kernel takes for a pattern or for all links is refused."""
     with pytest.raises(BadEnvironment, match=f"CNI_IFNAME '{ifname}' cannot be"):
         planned(ifname=ifname)
 
@@ -93,13 +93,13 @@ def test_names_that_no_link_has(ifname: str) -> None:
     [("netdev", "system", True), ("netdev", "af_packet", True), ("netdev", "afxdp", False), ("system", "system", False)],
 )
 def test_guard_where_the_stack_has_a_copy(datapath: str, opened_as: KernelPort, *, guarded: bool) -> None:
-    """Only where OVS takes a copy of a frame does the node's own stack have it, too."""
+    """There is a guard only where OVS receives a copy of each frame, so that the node's own stack gets it, too."""
     steps = planned(replace(FACTS, opened_as=opened_as), datapath=datapath).steps
     assert any(isinstance(step, Guard) for step in steps) == guarded
 
 
 def test_limits_at_the_switch_and_at_the_pods_end() -> None:
-    """OVS cannot limit what leaves a pod by a port of type system: the pod's own end does; of DPDK's ports it limits both."""
+    """On ports of type system OVS cannot limit what leaves a pod, so that the pod's end does; on DPDK's ports it limits both."""
     kernel = planned(replace(FACTS, limits=replace(BOTH, netem=Netem(5))))
     assert only(kernel, OvsPort).limits == Limits(to_pod=BOTH.to_pod, netem=Netem(5))
     assert only(kernel, Shaper) == Shaper(rate=20_000_000, burst=2_000_000, **AT_POD)
@@ -119,18 +119,18 @@ def test_limits_at_the_switch_and_at_the_pods_end() -> None:
     ],
 )
 def test_routes(route: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """A route without a gateway goes over that of the address of its family; 0.0.0.0 and scope link mean on the link."""
+    """A route without a gateway uses that of its family's address; 0.0.0.0 and scope link mean on-link."""
     assert only(planned(addresses=replace(LEASED, routes=(route,))), Link).routes == (wanted,)
 
 
 def test_a_route_without_any_gateway() -> None:
-    """It is on the link."""
+    """It is on-link."""
     addresses = ResultAddresses(ips=({"address": "10.56.0.7/24"},), routes=({"dst": "10.9.0.0/16"},))
     assert only(planned(addresses=addresses), Link).routes == ({"dst": "10.9.0.0/16"},)
 
 
 def test_routes_to_node_and_services() -> None:
-    """They go over the first gateway of their family, and never to the pod's own address or that gateway."""
+    """They use the first gateway of their family, and never lead to the pod's own address or that gateway."""
     facts = replace(FACTS, node_addresses=("192.0.2.5", "10.56.0.1", "2001:db8::5"))
     addresses = replace(LEASED, routes=())
     routes = only(planned(facts, addresses, node_routes=True, service_cidrs=("10.96.0.0/12",)), Link).routes
@@ -145,7 +145,7 @@ def test_routes_to_node_and_services() -> None:
 
 
 def test_questions_before_the_announcement() -> None:
-    """They are asked only where the network wants them."""
+    """They are asked only if the network asks for that."""
     asked = only(planned(addresses=LEASED, gateway_check=True, duplicate_check=True), Announcement)
     assert (asked.gateways, asked.duplicate_check) == (("10.56.0.1", "fd00::1"), True)
     plain = only(planned(addresses=LEASED), Announcement)

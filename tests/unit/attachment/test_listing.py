@@ -1,4 +1,4 @@
-"""What people are shown of an attachment, and the names by which they ask for it."""
+"""What people see of an attachment, and the names by which they ask for it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def named(container: str, ifname: str = "net1", pod: str = "", namespace: str = 
 
 
 def test_a_client_port_with_everything() -> None:
-    """Record and switch together say what the attachment is, how it is reached and how it is."""
+    """Record and switch together give the attachment's identity, path and state."""
     assert describe(RECORD, known(Seen()), boot_id="boot-1") == {
         "name": "default/web/net1",
         "container": CONTAINER,
@@ -172,7 +172,7 @@ def test_what_the_switch_complains_of_is_a_problem() -> None:
 
 
 def test_problems_are_findings_about_the_attachment() -> None:
-    """What lists say in words has a name for programs; an attachment that is being made, or undone, is no error yet."""
+    """Each problem has a name for programs; an attachment that is being made or undone is no error."""
     found = problems_of(RECORD.to("applying"), None, asked=True, boot_id="another")
     assert [(each.name, each.severity, each.subject) for each in found] == [
         ("unfinished", "warning", name_of(RECORD)),
@@ -278,7 +278,7 @@ def test_a_pod_goes_before_a_container() -> None:
 
 
 def test_near_names_are_suggested() -> None:
-    """A typo in a pod's name or an ID leads to what may be meant."""
+    """For a typo in a pod's name or an ID similar names are suggested."""
     records = [named(CONTAINER, pod="dpdk-app"), named("ffff")]
     for typo in ("dpdk-ap", "dpkd-app", "default/dpdk-app/net2", "app"):
         with pytest.raises(Unresolved) as caught:
@@ -288,7 +288,7 @@ def test_near_names_are_suggested() -> None:
 
 @given(st.text(max_size=40))
 def test_any_text_is_a_name(name: str) -> None:
-    """Whatever is typed either means something or is refused."""
+    """Any text either means something or is refused."""
     try:
         answer: list[Record] | str = select([RECORD], [name])
     except Unresolved as error:

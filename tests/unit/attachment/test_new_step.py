@@ -1,4 +1,4 @@
-"""What a new type of step takes: the type and its driver, both here. All that goes through steps knows it then."""
+"""A new type of step takes only the type and its driver, both here: all code that handles steps handles it, too."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STDIN = b'{"cniVersion":"1.1.0","name":"n","type":"userspace"}'
 
 @dataclass(frozen=True)
 class Lamp(Step):
-    """A lamp in a room, lit by a word that only it is told. In the attic it dims what the pod sends."""
+    """A lamp in a room, lit by a secret word. In the attic it limits what the pod sends."""
 
     kind: ClassVar[str] = "lamp"
     stage: ClassVar[Stage] = "ipam"
@@ -143,7 +143,7 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 
 def test_apply_and_undo(house: House) -> None:
-    """It is made, counted in its stage, shared by two, and undone with its last holder."""
+    """It is made, timed in its stage, shared by two, and undone with its last holder."""
     with collect() as seconds:
         house.attach("hall")
     assert "ipam" in seconds
@@ -156,7 +156,7 @@ def test_apply_and_undo(house: House) -> None:
 
 
 def test_undone_later(house: House) -> None:
-    """DEL succeeds while it cannot be undone, as its type says, and the next pass undoes it."""
+    """As its type says, DEL succeeds while it cannot be undone, and the next pass undoes it."""
     house.attach("hall")
     house.lamps.stuck = True
     assert house.call("DEL").code == 0
@@ -178,7 +178,7 @@ def test_reconcile(house: House) -> None:
 
 
 def test_check(house: House) -> None:
-    """The verb and the command tell its drift, the command also what the pod does not see."""
+    """The verb and the command report its drift, the command also what the pod does not see."""
     house.attach("hall", "cellar")
     house.lamps.lit.discard("hall")
     [ready] = house.journal.records()
@@ -193,7 +193,7 @@ def test_check(house: House) -> None:
 
 
 def test_people_are_shown_it(house: House) -> None:
-    """`list` and `show` have it, with what is long or secret abridged; `gc` tells what it would make again."""
+    """`list` and `show` have it, with long or secret parts abridged; `gc` says what it would make again."""
     house.attach("hall")
     [listed], [shown] = house.cli("list"), house.cli("show", CONTAINER)
     assert listed["steps"][-1] == "lamp"
@@ -205,7 +205,7 @@ def test_people_are_shown_it(house: House) -> None:
 
 
 def test_what_is_told_of_it(house: House) -> None:
-    """Its limits are those of the attachment, the node's report has what it says, and a dry run what its driver does."""
+    """The attachment has its limits, the node's report its facts, and a dry run says what its driver does."""
     record = house.attach("hall", "attic")
     assert limits_of(record) == Limits(from_pod=DIMMED)
     hall, attic = record.steps[-2:]

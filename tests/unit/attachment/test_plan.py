@@ -150,7 +150,9 @@ def test_server_in_an_empty_dir() -> None:
     ids=["emptyDir", "hostPath", "sharedDir", "default"],
 )
 def test_places(place: SocketPlace, mount: str) -> None:
-    """Wherever the sockets go: who may make and own the directory is passed on, and the mount has the UID or a hash for name."""
+    """For every place of the sockets, the rights to make and own the directory are
+    passed on, and the mount is named by the UID or a hash.
+    """
     attachment = planned(replace(FACTS, place=place))
     assert only(attachment, Directory) == Directory(place.path, place.trusted, place.create, place.own, parents=place.parents)
     assert only(attachment, PodMount) == PodMount(place.path, place.trusted, f"/var/lib/vhost_sockets/{mount}")
@@ -166,7 +168,7 @@ DEVICE = replace(FACTS, place=IN_DEVICE)
 
 @pytest.mark.parametrize("host", [None, {}, {"vhost": {}}, client()])
 def test_device_of_the_pod(host: dict[str, Any] | None) -> None:
-    """In a device's directory OVS is the client where the network says nothing; names in a note begin above the directory."""
+    """In a device's directory OVS is the client unless the network says otherwise; names in a note begin above the directory."""
     keys: dict[str, Any] = {} if host is None else {"host": host}
     attachment = planned(DEVICE, runtimeConfig={"CNIDeviceInfoFile": f"{DEVICE_INFO_DIR}/x"}, **keys)
     assert attachment.steps[:3] == (
@@ -193,7 +195,7 @@ def test_server_in_a_device_of_the_pod() -> None:
 
 
 def test_short_paths_without_a_mount() -> None:
-    """With mount_pod_dirs = long, a path that fits a socket is given to OVS as it is."""
+    """With mount_pod_dirs = long, OVS gets a path that fits a socket as it is."""
     attachment = planned(replace(FACTS, place=IN_HOST_PATH, mount_always=False))
     assert [step.kind for step in attachment.steps] == ["directory", "socket-file", "port", "pod-note"]
     assert only(attachment, OvsPort).server_path == f"/data/sockets/{CID}-net1"
@@ -201,7 +203,7 @@ def test_short_paths_without_a_mount() -> None:
 
 @pytest.mark.parametrize(("length", "mounted"), [(107, False), (108, True)])
 def test_long_paths_with_a_mount(length: int, mounted: bool) -> None:
-    """With mount_pod_dirs = long, the mount begins where the socket's path has more than 107 bytes."""
+    """With mount_pod_dirs = long, there is a mount if the socket's path has more than 107 bytes."""
     path = "/" + "x" * (length - len(f"//{CID}-net1"))
     attachment = planned(replace(FACTS, place=SocketPlace(path, path, create=False, own=False), mount_always=False))
     assert ("pod-mount" in [step.kind for step in attachment.steps]) == mounted
@@ -255,7 +257,7 @@ def test_path_limit_for_the_server(length: int, fits: bool) -> None:
 
 
 def test_port_name_is_upstreams() -> None:
-    """Port and socket are named by the first twelve characters of the container and the interface; short IDs are no accident."""
+    """Port and socket are named by the first twelve characters of the container and the interface; short IDs work, too."""
     assert port_name(CONTAINER, "net1") == "0123456789ab-net1"
     assert port_name("abc", "eth0") == "abc-eth0"
     assert port_name("x" * 64, "y" * 15) == "xxxxxxxxxxxx-yyyyyyyyyyyyyyy"
@@ -283,7 +285,10 @@ def test_socketfile_names_the_file_only(host: dict[str, Any]) -> None:
     ],
 )
 def test_derived_mac(environ: dict[str, str], keys: dict[str, Any], mac: str) -> None:
-    """The MAC is a function of network, container and interface, the same in every run and release; a given one wins."""
+    """The MAC is a function of network, container and interface, the same in every run and release.
+
+    A given one takes precedence.
+    """
     attachment = planned(environ=environ, **keys)
     assert (attachment.interfaces[-1].mac, only(attachment, OvsPort).mac) == (mac, mac)
     assert int(mac[:2], 16) & 3 == 2
@@ -295,14 +300,14 @@ def vm_mac(pod: Pod, **environ: str) -> str:
 
 
 def test_mac_of_a_vm_follows_it() -> None:
-    """For KubeVirt the MAC is that which the sidecar derives: the pod of a migration's target has the same one."""
+    """For KubeVirt the MAC is the one that the sidecar derives: the pod of a migration's target has the same."""
     source = vm_mac(Pod("ns", "virt-launcher-vm-1-abcde", "u1"), CNI_IFNAME="pod37a8eec1ce1", CNI_CONTAINERID="aaaa")
     target = vm_mac(Pod("ns", "virt-launcher-vm-1-x9z2q", "u2"), CNI_IFNAME="pod37a8eec1ce1", CNI_CONTAINERID="bbbb")
     assert source == target == launcher.derive_mac("ns", launcher.machine_part("vm-1"), "pod37a8eec1ce1") == "12:a4:ac:49:27:11"
 
 
 def test_mac_of_a_vm_with_a_long_name() -> None:
-    """A pod's name has the beginning of a long VM's name only, and the sidecar derives the MAC from as much."""
+    """A pod's name has only the beginning of a long VM's name, and the sidecar derives the MAC from the same part."""
     machine = "m" * 40 + "-very-long-name"
     pod = Pod("ns", f"virt-launcher-{machine}-"[:58] + "abcde", UID, annotations={launcher.DOMAIN: machine})
     assert vm_mac(pod) == launcher.derive_mac("ns", launcher.machine_part(machine), "net1")
@@ -317,7 +322,9 @@ def test_macs_of_other_vms_and_interfaces() -> None:
 
 
 def test_vm_in_its_launcher_pod() -> None:
-    """OVS as client: QEMU's directory made for it, the socket named by the interface, a short mount, and QEMU's own path told."""
+    """OVS is the client: QEMU's directory is made, the socket named by the
+    interface, with a short mount, and the note has QEMU's path.
+    """
     attachment = planned(LAUNCHER, consumer="kubevirt", host={"mtu": 9000})
     path = f"{PUBLIC}/vhostuser"
     target = "/var/lib/vhost_sockets/99ffee2108a64760"
@@ -338,7 +345,7 @@ def test_vm_in_its_launcher_pod() -> None:
 
 
 def test_directory_of_a_vm_for_another_user() -> None:
-    """What the network says of user, group, mode and label goes before QEMU's, each on its own."""
+    """The network's user, group, mode and label each take precedence over QEMU's."""
     access = only(
         planned(LAUNCHER, consumer="kubevirt", host={"vhost": {"group": "hugetlbfs", "selinuxLabel": "a:b"}}), Directory
     )
@@ -371,7 +378,7 @@ def test_no_mark_of_a_vm_for_a_pod() -> None:
 
 
 def test_allocation_for_a_vm() -> None:
-    """A device plugin's path gives way to the VM's own, which is the same on every node; what else it wrote is kept."""
+    """A device plugin's path is replaced by the VM's own, which is the same on every node; its other keys stay."""
     facts = replace(LAUNCHER, allocation=device_info("server", "/run/vhost/sock-3", pci={"x": 1}))
     attachment = planned(facts, consumer="kubevirt", runtimeConfig=INFO)
     assert only(attachment, SocketFile).name == "net1.sock"
@@ -425,7 +432,7 @@ def test_marks_leave_out_what_is_not_known() -> None:
 
 
 def test_marks_leave_out_what_ovsdb_cannot_hold() -> None:
-    """A path that is not UTF-8 is left out of the marks rather than changed: a wrong path would pass for a container gone."""
+    """A path that is not UTF-8 is omitted from the marks and not changed: a wrong path would look like a vanished container."""
     attachment = planned(environ={"CNI_NETNS": "/run/netns/\udcff"})
     assert only(attachment, OvsPort).marks == {key: value for key, value in MARKS.items() if key != "netns"}
     assert attachment.interfaces[-1].sandbox == "/run/netns/\udcff"
@@ -463,7 +470,7 @@ INFO = {"CNIDeviceInfoFile": f"{DEVICE_INFO_DIR}/cni/x"}
     ("mode", "kind"), [("server", "dpdkvhostuserclient"), ("client", "dpdkvhostuser")], ids=["app-serves", "ovs-serves"]
 )
 def test_allocation_of_a_device_plugin(mode: str, kind: str) -> None:
-    """A device plugin's mode and path are the application's, OVS takes the other side, and its other facts are kept."""
+    """A device plugin's mode and path are the application's, OVS takes the other role, and its other keys stay."""
     facts = replace(FACTS, allocation=device_info(mode, "/run/vhost/sock-3", pci={"x": 1}))
     attachment = planned(facts, runtimeConfig=INFO)
     assert only(attachment, OvsPort).interface.type == kind
@@ -501,7 +508,7 @@ def test_allocation_that_agrees() -> None:
 
 @pytest.mark.parametrize("name", ["a,b", "a=b", "a b", "-x", "..", "é"])
 def test_allocated_name_that_is_no_file_name(name: str) -> None:
-    """A device plugin's socket that DPDK's arguments would not survive is refused with 7, and blamed on the device plugin."""
+    """A socket's name from a device plugin that DPDK's arguments would break is refused with 7, naming the device plugin."""
     with pytest.raises(InvalidConfig, match="device plugin allocated the socket") as refused:
         planned(replace(FACTS, allocation=device_info("server", f"/run/vhost/{name}")), runtimeConfig=INFO)
     assert refused.value.code == 7
@@ -536,7 +543,7 @@ def test_config_file_where_no_api_is() -> None:
 
 @pytest.mark.parametrize(("consumer", "optional"), [("pod", False), ("kubevirt", True)])
 def test_note_is_optional_for_a_vm(consumer: str, optional: bool) -> None:
-    """The note names the pod, this attachment and the credentials; only a VM can do without it."""
+    """The note names the pod, this attachment and the credentials; only for a VM is it optional."""
     note = only(planned(consumer=consumer), PodNote)
     assert (note.namespace, note.pod, note.uid, note.container_id, note.ifname) == ("ns", "pod", UID, CONTAINER, "net1")
     assert (note.mapped_dir, note.kubeconfig, note.optional) == (MAPPED, "/etc/kubeconfig", optional)
@@ -590,7 +597,7 @@ def test_document_without_a_container_block() -> None:
 
 
 def test_container_block_cannot_mislead() -> None:
-    """Role and socket of the `container` block are overwritten by the truth; its queues and bridge are passed on."""
+    """Role and socket in the `container` block are replaced by the real ones; its queues and bridge are passed on."""
     container = {"vhost": {"mode": "client", "socketfile": "x", "queues": 4, "group": "g"}, "bridge": {"bridgeId": 4}}
     config = parse_entry(only(planned(container=container), PodNote).entry)["config"]
     assert config["vhost"] == {"mode": "server", "group": "g", "socketfile": f"{CID}-net1", "queues": 4}

@@ -124,7 +124,7 @@ def test_lost_port(agent: Agent) -> None:
 
 
 def test_lost_port_that_cannot_be_made_again(agent: Agent) -> None:
-    """The pod is told that its port is degraded, in each pass; of what else fails it is told nothing."""
+    """The pod is told in each pass that its port is degraded; other failures are not reported to it."""
 
     def refuse(when: str, step: Step) -> None:
         raise SwitchRefused(f"port {agent.port.name}: no memory")
@@ -147,7 +147,7 @@ def test_lost_mount(agent: Agent) -> None:
 
 
 def test_lost_mount_whose_holders_are_lost_too(agent: Agent) -> None:
-    """A thing that is made again is entered in its place's list of holders: DEL finds it there, and removes it."""
+    """A thing that is made again is entered in its list of holders: DEL finds it there, and removes it."""
     [mount] = (name for name in agent.world.true if name.startswith("mount:"))
     agent.world.true.discard(mount)
     [(place, _)] = agent.world.journal.places()
@@ -160,7 +160,7 @@ def test_lost_mount_whose_holders_are_lost_too(agent: Agent) -> None:
 
 
 def test_del_while_the_switch_opens_a_port_again(agent: Agent) -> None:
-    """Waiting for the switch may add the port again; after a DEL in between there is no wait, and nothing comes back."""
+    """After a DEL there is no wait for the switch, which could add the port again, and nothing comes back."""
     other = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "another", "CNI_NETNS": NETNS, "CNI_IFNAME": "net1"}
     assert call_plugin(other, lambda: STDIN, lambda: agent.world).code == 0
     delete = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "another", "CNI_NETNS": NETNS, "CNI_IFNAME": "net1"}
@@ -180,7 +180,7 @@ def test_del_while_the_switch_opens_a_port_again(agent: Agent) -> None:
 
 
 def test_placing_again_from_a_stale_listing(agent: Agent) -> None:
-    """A call that listed the records before a DEL places no socket after it, which nothing would remove."""
+    """A pass that listed the records before a DEL places no socket after it, because nothing would remove that."""
     socket = PlacedSocket("/ovs/s", "/pod", "/", "s")
     stale = agent.record.to("ready", steps=(*agent.record.steps, socket))
     agent.world.journal.write(stale)
@@ -221,7 +221,7 @@ def test_sandbox_that_comes_back(agent: Agent) -> None:
 
 
 def test_two_passes_at_once_are_one_sighting(tmp_path: Path) -> None:
-    """However often a pass is asked for, at least `apart_s` lie between suspicion and proof."""
+    """However often a pass is asked for, a sandbox counts as gone only if it was missing twice, at least `apart_s` apart."""
     agent = Agent(tmp_path)
     agent.reconciliation = Reconciliation(agent.world, agent.actions.append, 3600.0)
     agent.world.gone = {NETNS}
@@ -247,7 +247,7 @@ def test_what_proves_a_sandbox_gone(tmp_path: Path, netns: str, uid: str, gone: 
 
 
 def test_another_boot_proves_it(tmp_path: Path) -> None:
-    """Nothing of another boot is alive."""
+    """An attachment of another boot has no living sandbox."""
     assert reconcile.sandbox_is_gone({"boot-id": "boot-0"}, World(tmp_path))
     assert not reconcile.sandbox_is_gone({}, World(tmp_path))
 
@@ -303,7 +303,7 @@ def test_findings_change_nothing(agent: Agent) -> None:
 
 
 def killed_run(agent: Agent) -> OvsPort:
-    """What a probe that was killed has left: a directory, a port, and its record."""
+    """What a killed probe has left: a directory, a port, and its record."""
     run = RunId(0x7FFFFF, 1, "000000", "0000", "0badcafe")
     port = replace(agent.port, name="probe-0badcafe-0", marks=run_marks(run.name, agent.world.journal.identity()))
     directory = SocketDirectory("/short/probe-0badcafe", "/short", "/ovs")
@@ -313,7 +313,7 @@ def killed_run(agent: Agent) -> OvsPort:
 
 
 def test_what_a_killed_run_left(agent: Agent) -> None:
-    """It is removed in one pass, with its record; attachments, and what a living run has, are not touched."""
+    """It is removed in one pass with its record; attachments, and a living run's things, stay."""
     before = set(agent.world.true)
     port = killed_run(agent)
     with Run("load", agent.world.store, agent.world.driver) as living:
@@ -329,7 +329,7 @@ def test_what_a_killed_run_left(agent: Agent) -> None:
 
 
 def test_a_killed_run_that_cannot_be_removed(agent: Agent, capsys: pytest.CaptureFixture[str]) -> None:
-    """It stops nothing else, and is tried again in the next pass; not without the switch."""
+    """It stops nothing else, and is tried again in the next pass, but not while the switch is away."""
     port = killed_run(agent)
 
     def away(when: str, step: Step) -> None:
@@ -349,7 +349,7 @@ def test_a_killed_run_that_cannot_be_removed(agent: Agent, capsys: pytest.Captur
 
 
 def test_a_port_that_is_closed(agent: Agent) -> None:
-    """A port that the switch could not open counts as lost, unless it is too early to ask the switch again."""
+    """A port that the switch could not open counts as lost, once it is time to ask the switch again."""
     agent.world.closed = {agent.port.name}
     assert agent.passes() == ["again-port"]
     assert agent.passes() == []
@@ -381,7 +381,7 @@ def test_a_dead_application(agent: Agent, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_dead_socket_that_stays_is_named(agent: Agent) -> None:
-    """The port of a dead socket that cannot be put right is named, by a pass or a look, until a pass has put it right."""
+    """A port whose dead socket cannot be repaired is reported, by a pass or a look, until a pass has repaired it."""
     [socket_file] = (step for step in agent.record.steps if isinstance(step, SocketFile))
 
     def refuse(when: str, step: Step) -> None:
@@ -403,8 +403,10 @@ def test_a_dead_socket_that_stays_is_named(agent: Agent) -> None:
 
 
 def test_what_has_changed_is_looked_at_alone(agent: Agent) -> None:
-    """By attachment, port or bridge, and only what is lost is made again; what another call works on is named, and what is being
-    deleted, or has no namespace any more, is left alone."""
+    """Only the named attachment, port or bridge is looked at, and only lost things are made again.
+
+    What another call works on is reported; what is being deleted, or has no namespace any more, is left alone.
+    """
     this, port = (CONTAINER, agent.record.ifname), agent.port
 
     def look(*things: object) -> set[tuple[str, str]]:
@@ -435,7 +437,7 @@ def test_what_has_changed_is_looked_at_alone(agent: Agent) -> None:
 
 
 def test_a_gone_namespace_makes_nothing_again(agent: Agent) -> None:
-    """The mounts of a gone sandbox whose pod may exist are undone after two looks, once; its lost things are not made again."""
+    """The mounts of a gone sandbox whose pod may exist are undone after two looks, once; nothing lost of it is made again."""
     agent.rewrite(pod_uid="uid")
     agent.world.gone = {NETNS}
     agent.world.closed = {agent.port.name}
@@ -462,7 +464,7 @@ def add_another(agent: Agent, pod_uid: str = "uid", **changes: str) -> Record:
 
 
 def test_the_next_sandbox_of_the_pod_proves_it(agent: Agent) -> None:
-    """A runtime may send no DEL for a sandbox at all, while its pod lives on in another one."""
+    """A runtime may never send DEL for a sandbox while its pod lives on in another one: that proves the first one gone."""
     agent.rewrite(pod_uid="uid")
     other = add_another(agent)
     assert agent.passes(2) == []
@@ -476,7 +478,7 @@ def test_the_next_sandbox_of_the_pod_proves_it(agent: Agent) -> None:
     "other", [{"pod_uid": "another"}, {"pod_uid": ""}, {"network": "other"}, {"netns": NETNS}, {"netns": ""}]
 )
 def test_what_is_no_next_sandbox(agent: Agent, other: dict[str, str]) -> None:
-    """Another pod, another network, or a sandbox that is gone or unknown itself proves nothing."""
+    """Another pod, another network, and a sandbox that is itself gone or unknown, prove nothing."""
     agent.rewrite(pod_uid="uid")
     former = agent.record
     add_another(agent, **other)
@@ -518,7 +520,10 @@ def test_a_failure_is_logged_once(agent: Agent, capsys: pytest.CaptureFixture[st
 def test_hundreds_of_refused_annotations(
     agent: Agent, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is kept and logged of a pod that asks for another impossible thing each time does not grow; it is told the last."""
+    """What is kept and logged of a pod that asks for a different impossible value each time does not grow.
+
+    It is told the last.
+    """
     agent.world.log_level = "info"
     agent.rewrite(pod_namespace="blue", pod_name="web")
     asked = 0

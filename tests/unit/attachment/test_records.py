@@ -71,7 +71,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
 
 
 def built(kind: type[Any]) -> st.SearchStrategy[Any]:
-    """Every value of a dataclass; a field that has a default has it as often as another value."""
+    """Every value of a dataclass; a field with a default has it in about half of them."""
     hints = typing.get_type_hints(kind)
     return st.deferred(lambda: st.builds(kind, **{each.name: field_of(each, hints[each.name]) for each in fields(kind)}))
 
@@ -106,7 +106,7 @@ def test_step_round_trips(kind: type[Step]) -> None:
 
 @dataclass(frozen=True)
 class Coin:
-    """What has a field of each sort that a step has."""
+    """A dataclass with a field of each sort that steps have."""
 
     metal: Literal["gold", "silver"]
     value: int = 1
@@ -118,14 +118,14 @@ class Coin:
 
 @dataclass(frozen=True)
 class Note:
-    """Another thing to pay with."""
+    """A second type beside `Coin`."""
 
     value: int = 5
 
 
 @dataclass(frozen=True)
 class Purse:
-    """What holds them."""
+    """A dataclass with these in its fields."""
 
     first: Coin | Note
     lent: Coin | None = None
@@ -138,13 +138,13 @@ class Purse:
 
 @given(built(Purse))
 def test_form_of_any_dataclass(purse: Purse) -> None:
-    """What dataclasses hold comes back, whichever they hold; whole or without what has its default."""
+    """A dataclass with dataclasses in it is read back as it was written, complete or without fields that have their defaults."""
     for whole in (False, True):
         assert form_of(Purse).read(through_json(form_of(Purse).write(purse, whole=whole))) == purse
 
 
 def test_what_has_its_default_is_left_out() -> None:
-    """A plain port's record is short, and a field that comes later is there with its default."""
+    """A plain port's record is short, and a later field is read with its default."""
     port = OvsPort("br0", "c-net1", VhostUserClient("/pods/c/net1"))
     stored = {
         "step": "port",
@@ -164,7 +164,7 @@ class Unstorable:
 
 
 def test_a_type_without_a_stored_form() -> None:
-    """It is refused when its form is asked for, before anything is written."""
+    """Such a type is refused when its form is asked for, before anything is written."""
     with pytest.raises(TypeError, match="set"):
         form_of(Unstorable)
 
@@ -292,7 +292,7 @@ def test_journal_over_any_files(journal: Journal, record: bytes, resource: bytes
 
 
 def test_record_in_anothers_place(journal: Journal) -> None:
-    """A record whose content is another attachment's is put aside: undoing it would drop the wrong one."""
+    """A file with another attachment's record is moved aside: undoing it would remove the wrong attachment."""
     other = record_from_json({**GOOD, "container_id": "other"})
     Store(journal.directory, f"{journal.directory}-locks").put("attachments", record_key("c", "i"), record_to_json(other))
     assert journal.read("c", "i") is None
@@ -372,7 +372,7 @@ def test_damaged_holders_of_two(world: World, damage: str) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damaged_holders_are_no_longer_ours(world: World, damage: str) -> None:
-    """An attachment that finds the directory without its list of holders takes it for another program's, and leaves it."""
+    """An attachment that finds the directory without its list of holders counts it as another program's, and leaves it."""
     assert call(world, "ADD", "net1") == 0
     DAMAGE[damage](holders_file(world))
     assert call(world, "ADD", "net2") == 0

@@ -1,4 +1,4 @@
-"""What the node itself is to have: specs met, changed, refused and undone, with a death at every point of that."""
+"""Specs of the node itself are met, changed, refused and undone, with a death at every point of that."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ class Site(World):
 
     stand: dict[tuple[str, str], Step] = field(default_factory=dict)
     failing: dict[str, Exception] = field(default_factory=dict)
-    """By what a step is in text."""
+    """The steps that exist, by their text."""
     stuck: set[str] = field(default_factory=set)
     """Kinds of steps that cannot be undone now."""
     taken: set[str] = field(default_factory=set)
-    """Steps, in text, that still take what is of the earlier ones."""
+    """Steps, as text, that still use what earlier ones made."""
     moment: Callable[[str], None] = lambda _: None
     effects: list[str] = field(default_factory=list)
 
@@ -151,7 +151,7 @@ NEW = (Pole("b", "blue"), Pole("c"), Wire("b", 2), Wire("c", 3))
 
 
 def spec(*steps: Step, name: str = "line", source: str = SOURCE, error: Exception | None = None) -> Spec:
-    """One for these steps; with an error, one that is refused."""
+    """A spec with these steps; with an error, a refused one."""
 
     def plan(_record: Record | None) -> tuple[Step, ...]:
         if error:
@@ -167,7 +167,7 @@ def site(tmp_path: Path) -> Site:
 
 
 def reconcile(site: Site, *desired: Spec, complete: tuple[str, ...] = (SOURCE,)) -> dict[str, SpecStatus]:
-    """One round by a new process; what became of each, by name."""
+    """One round in a new process; the status of each by name."""
     return {each.name: each for each in Specs(site).reconcile(desired, complete)}
 
 
@@ -177,7 +177,7 @@ def only(site: Site) -> Record:
 
 
 def test_a_spec_is_met_kept_changed_and_undone(site: Site) -> None:
-    """It is applied in order; the same again does nothing, one that differs is amended, one that is gone is undone."""
+    """It is applied in order; a second time nothing is done; a changed one is amended, and a removed one undone."""
     assert reconcile(site, spec(*OLD))["line"].holds
     assert (site.steps(), only(site).state, only(site).steps) == (things(*OLD), "ready", OLD)
     site.effects.clear()
@@ -200,8 +200,7 @@ def test_what_is_lost_is_made_again(site: Site) -> None:
 
 
 def test_unknown_keeps(site: Site) -> None:
-    """What a source that cannot be read asked for stays as it is, and is made again when it is lost; what it never had in whole
-    is undone."""
+    """What an unreadable source asked for stays, and is made again when lost; a spec that was never met completely is undone."""
     reconcile(site, spec(*OLD, source="objects"))
     del site.stand["wire", "2"]
     status = reconcile(site)["line"]
@@ -211,7 +210,7 @@ def test_unknown_keeps(site: Site) -> None:
 
 
 def test_a_refused_spec_keeps_what_it_has(site: Site) -> None:
-    """A spec that is refused now says why, and what it had stays; the others are met."""
+    """A refused spec reports why and keeps what it had; the others are met."""
     reconcile(site, spec(*OLD))
     found = reconcile(site, spec(error=InvalidConfig("no such colour")), spec(Pole("z"), name="other"))
     assert (found["line"].problem, found["other"].holds) == ("no such colour", True)
@@ -219,7 +218,7 @@ def test_a_refused_spec_keeps_what_it_has(site: Site) -> None:
 
 
 def test_a_spec_that_keeps_less(site: Site) -> None:
-    """What has lost its device is undone, the rest stays, and the reason is told; nothing is made where nothing was."""
+    """Steps whose device is lost are undone, the rest stays, and the reason is reported; without former steps nothing is made."""
     less = spec(error=KeepsLess("it is away", "", OLD[:2]))
     assert reconcile(site, less)["line"].problem == "it is away"
     assert (site.steps(), site.journal.node_records()) == (things(), [])
@@ -234,20 +233,20 @@ def test_a_spec_that_keeps_less(site: Site) -> None:
 
 
 def test_a_bug_in_one_spec_leaves_the_others(site: Site) -> None:
-    """What a plan raises that is no error of ours is its own spec's problem."""
+    """An unexpected exception of a plan is a problem of its own spec only."""
     found = reconcile(site, spec(error=ZeroDivisionError("oh")), spec(Pole("z"), name="other"))
     assert ("ZeroDivisionError" in found["line"].problem, found["other"].holds) == (True, True)
 
 
 def test_a_failed_first_application_is_undone(site: Site) -> None:
-    """Nothing of it stays, and the record neither."""
+    """Nothing of it stays, not even its record."""
     site.failing[repr(OLD[3])] = StepFailed("no wire left")
     assert reconcile(site, spec(*OLD))["line"].problem == "no wire left"
     assert (site.steps(), site.journal.node_records()) == (things(), [])
 
 
 def test_a_failed_change_goes_back(site: Site) -> None:
-    """What was before is there again, as recorded; the next try is a change, too."""
+    """The former state is restored and recorded; the next try is a change again."""
     reconcile(site, spec(*OLD))
     site.failing[repr(NEW[3])] = StepFailed("no wire left")
     assert reconcile(site, spec(*NEW))["line"].problem == "no wire left"
@@ -258,7 +257,7 @@ def test_a_failed_change_goes_back(site: Site) -> None:
 
 
 def test_a_change_that_gets_no_answer_goes_on_forward(site: Site) -> None:
-    """What left the switch does not go back to one that is silent; the next round goes on."""
+    """When the switch is silent, what was removed from it is not restored; the next round continues the change."""
     reconcile(site, spec(*OLD))
     site.failing[repr(NEW[1])] = Unavailable("it is silent")
     assert not reconcile(site, spec(*NEW))["line"].holds
@@ -269,7 +268,7 @@ def test_a_change_that_gets_no_answer_goes_on_forward(site: Site) -> None:
 
 
 def test_a_change_whose_former_part_cannot_be_undone(site: Site) -> None:
-    """Nothing new is made before what is to go has gone; then it is."""
+    """The new part is made only after the old part was undone."""
     reconcile(site, spec(*OLD))
     site.stuck.add("wire")
     assert "cannot be reached" in reconcile(site, spec(*NEW))["line"].problem
@@ -280,7 +279,7 @@ def test_a_change_whose_former_part_cannot_be_undone(site: Site) -> None:
 
 
 def test_a_spec_that_is_back_before_it_was_undone(site: Site) -> None:
-    """What could not be undone is undone first, and the spec is met anew."""
+    """What could not be undone is undone first, and then the spec is met anew."""
     reconcile(site, spec(*OLD))
     site.stuck.add("pole")
     found = reconcile(site)["line"]
@@ -291,7 +290,7 @@ def test_a_spec_that_is_back_before_it_was_undone(site: Site) -> None:
 
 
 def test_a_spec_that_is_back_while_its_former_part_cannot_go(site: Site) -> None:
-    """What could not be undone is used again: pods have ports on the bridge of an uplink that is desired anew."""
+    """What could not be undone is used again, as when pods have ports on the bridge of an uplink that is desired again."""
     reconcile(site, spec(*OLD))
     site.stuck.add("pole")
     assert not reconcile(site)["line"].holds
@@ -300,7 +299,7 @@ def test_a_spec_that_is_back_while_its_former_part_cannot_go(site: Site) -> None
 
 
 def test_what_would_be_lost_with_the_rest_keeps_it(site: Site) -> None:
-    """Poles stay under wires that cannot be taken down, each of which is told once, until they can, or a person gives them up."""
+    """Poles stay under wires that cannot be taken down, each reported once, until they can be or a person gives them up."""
     for giving_up in (False, True):
         reconcile(site, spec(*OLD))
         site.stuck.add("wire")
@@ -316,7 +315,7 @@ def test_what_would_be_lost_with_the_rest_keeps_it(site: Site) -> None:
 
 
 def test_what_is_still_taken_keeps_all_that_was_before_it(site: Site) -> None:
-    """Also what is its own to undo, and also for a person, until it is taken no more."""
+    """A step in use keeps all earlier steps, also its own to be undone, and also for a person, until it is free."""
     line = (Pole("a"), Wire("a", 1), Wire("a", 2))
     reconcile(site, spec(*line))
     site.taken.add(repr(line[2]))
@@ -330,8 +329,10 @@ def test_what_is_still_taken_keeps_all_that_was_before_it(site: Site) -> None:
 
 
 def test_another_boot_looks_afresh(site: Site) -> None:
-    """The plan is given the record of the other boot; what is there stays and what is not is applied. Until the spec is known,
-    nothing is done."""
+    """The plan gets the other boot's record; existing things stay and missing ones are applied.
+
+    Nothing is done until the spec is known.
+    """
     reconcile(site, spec(*OLD, source="objects"))
     site.boot = "boot-2"
     for key in (("wire", "1"), ("wire", "2")):
@@ -350,7 +351,7 @@ def test_another_boot_looks_afresh(site: Site) -> None:
 
 
 def test_another_boot_that_fails_goes_back_to_what_outlived_it(site: Site) -> None:
-    """A spec that cannot be met after a boot takes nothing away that the boot has left."""
+    """A spec that cannot be met after a boot removes nothing that outlived the boot."""
     reconcile(site, spec(*OLD))
     site.boot = "boot-2"
     del site.stand["wire", "1"], site.stand["wire", "2"]
@@ -380,8 +381,10 @@ def test_nothing_desired_is_nothing_recorded(site: Site) -> None:
 def test_a_failing_spec_waits_and_a_changed_one_does_not(
     site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each failure doubles the pause; what is asked for by people, and what has changed, is tried at once. The log has a problem
-    when it is new."""
+    """Each failure doubles the pause; a person's request and a changed spec are tried at once.
+
+    The log has a problem when it is new.
+    """
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     tries: list[int] = []
@@ -408,8 +411,10 @@ def test_a_failing_spec_waits_and_a_changed_one_does_not(
 
 
 def test_what_is_urgent_goes_first(site: Site) -> None:
-    """Before all others, those that are undone among them, though it failed a moment ago; and again if it has become so since it
-    was reconciled. In one round it is hurried once."""
+    """An urgent spec comes before all others, even those that are undone, and though it failed a moment ago.
+
+    It comes again if it became urgent after it was reconciled, but only once per round.
+    """
     order: list[str] = []
     urgent: set[tuple[str, str]] = set()
 
@@ -445,7 +450,7 @@ def test_what_is_urgent_goes_first(site: Site) -> None:
 
 
 def moments(directory: Path, first: tuple[Spec, ...], last: tuple[Spec, ...]) -> int:
-    """How many moments there are in going from the first specs to the last."""
+    """How many moments there are between the first specs and the last."""
     site = Site(directory)
     seen: list[str] = []
     reconcile(site, *first)
@@ -458,7 +463,7 @@ CHANGES = {"applied": ((), (spec(*OLD),)), "changed": ((spec(*OLD),), (spec(*NEW
 
 
 def killed(directory: Path, first: tuple[Spec, ...], last: tuple[Spec, ...]) -> Iterator[Site]:
-    """Nodes on which the process died at each of the moments of the change."""
+    """Nodes on which the process died at each moment of the change."""
     for number in range(moments(directory / "counted", first, last)):
         site = Site(directory / str(number))
         reconcile(site, *first)
@@ -479,8 +484,10 @@ def killed(directory: Path, first: tuple[Spec, ...], last: tuple[Spec, ...]) -> 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_death_at_every_point(tmp_path: Path, change: str) -> None:
-    """The next process finds a spec: it is met; a refused one: what was before is there; none: nothing is left; or cannot know:
-    what is there is complete."""
+    """If the next process finds the spec, it is met; a refused one restores the former state; without one nothing is left.
+
+    If the source is unknown, what exists is complete.
+    """
     first, last = CHANGES[change]
     before = things(*first[0].plan(None)) if first else things()
     after = things(*last[0].plan(None)) if last else things()
@@ -501,7 +508,7 @@ def test_a_death_at_every_point(tmp_path: Path, change: str) -> None:
 
 
 def test_a_death_at_every_point_after_which_the_node_boots(tmp_path: Path) -> None:
-    """Whatever was recorded in the boot before, the next one meets the spec."""
+    """Whatever the former boot recorded, the next one meets the spec."""
     for number, site in enumerate(killed(tmp_path, *CHANGES["changed"])):
         site.boot = "boot-2"
         for key in [key for key in site.stand if key[0] == "wire"]:

@@ -1,4 +1,4 @@
-"""The spool: entries come oldest first, other files are put aside, and a DEL touches no newer attachment."""
+"""The spool: entries come oldest first, invalid files are moved aside, and a DEL affects no newer attachment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WITH_IPAM = b'{"cniVersion":"1.1.0","name":"n","type":"userspace","ipam":{"type"
 
 
 def put(world: World, boottime_ns: int, *, boot: str = "boot-1", container: str = CONTAINER, stdin: bytes = STDIN) -> Path:
-    """A DEL as the shim spools it."""
+    """Spool a DEL as the shim does."""
     environ = {"CNI_CONTAINERID": container, "CNI_IFNAME": "net1", "CNI_PATH": "/bin"}
     extra = {"Called-Boot-Id": boot, "Called-Boottime-Ns": str(boottime_ns)}
     path = world.directory / "state" / "spool" / f"{boottime_ns:020}-1-00000000"
@@ -52,7 +52,7 @@ def world(tmp_path: Path) -> World:
 
 
 def test_a_carried_out_entry_is_recorded(world: World) -> None:
-    """The entry is gone, and the record durably says `deleting`: emptying the run directory changes nothing."""
+    """The entry is removed, and the record durably says `deleting`: emptying the run directory changes nothing."""
     assert call(world, "ADD").code == 0
     put(world, 101)
     assert drain(world) == ["spooled-del"]
@@ -117,7 +117,7 @@ def test_every_verb_carries_it_out_first(world: World, verb: str) -> None:
 
 
 def test_what_no_record_knows(world: World) -> None:
-    """Without a record, DEL looks for marked rows and asks the IPAM plugin; a record keeps both for the next pass."""
+    """Without a record, DEL looks for marked rows and runs the IPAM plugin; a record keeps both for the next pass."""
     put(world, 101, stdin=WITH_IPAM)
     assert drain(world) == ["spooled-del"]
     [record] = world.journal.records()
@@ -192,8 +192,10 @@ def test_half_written_entries(tmp_path: Path) -> None:
 
 
 def test_what_is_forgotten_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An entry that was carried out is removed durably, and one that is put aside has its new name first: no power cut brings the
-    first back, or loses the second."""
+    """A finished entry is removed durably, and one that is moved aside gets its new name first.
+
+    So no power cut restores the first or loses the second.
+    """
     spool, entries = Spool(str(tmp_path / "spool"), str(tmp_path / "aside")), tmp_path / "spool"
     entries.mkdir()
     flushed: list[str] = []
@@ -233,7 +235,7 @@ def test_newer_is_decided_within_a_boot(world: World) -> None:
 
 
 def test_a_look_moves_nothing(world: World) -> None:
-    """Entries can be listed without putting other files aside."""
+    """Entries can be listed without moving invalid files aside."""
     bad = put(world, 1)
     bad.write_bytes(b"junk")
     put(world, 101)
@@ -242,7 +244,7 @@ def test_a_look_moves_nothing(world: World) -> None:
 
 
 def test_what_cannot_be_put_aside(world: World) -> None:
-    """An entry that stays, because there is no room for what is put aside, does not block the others."""
+    """An invalid entry that cannot be moved aside does not block the others."""
     bad = put(world, 1)
     bad.write_bytes(b"junk")
     put(world, 101)
@@ -253,7 +255,7 @@ def test_what_cannot_be_put_aside(world: World) -> None:
 
 @pytest.mark.parametrize(("boottime_ns", "left"), [(99, ["ready"]), (101, [])])
 def test_a_live_del_that_waited(world: World, boottime_ns: int, left: list[str]) -> None:
-    """A DEL that waited while the interface was attached anew touches nothing newer; one that is newer removes it."""
+    """A DEL that waited while the interface was attached anew does not affect the new attachment; a newer DEL removes that."""
     assert call(world, "ADD").code == 0
     environ = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": CONTAINER, "CNI_IFNAME": "net1"}
     answer = call_plugin(environ, lambda: STDIN, lambda: world, Called("boot-1", boottime_ns))

@@ -1,4 +1,6 @@
-"""Networks that name a Subnet, through the verbs: the IPAM plugin is given what leased, also when the Subnet has changed."""
+"""Networks that name a Subnet, through the verbs: the IPAM plugin gets the
+configuration of the lease, also when the Subnet has changed.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def undone(world: World) -> list[Lease]:
 
 
 def test_what_leased_releases(world: World, undone: list[Lease]) -> None:
-    """CHECK and DEL go by what ADD leased with, whatever became of the Subnet; the record tells which one it was."""
+    """CHECK and DEL use the configuration with which ADD leased, whatever became of the Subnet; the record has it."""
     code, result = call(world, "ADD", **KEYS)
     assert code == 0
     [record] = world.journal.records()

@@ -1,4 +1,4 @@
-"""The verbs as folds over steps, on a node in memory: what is left behind, in what order, whatever fails where."""
+"""The verbs as folds over steps, on a node in memory: what is left, and in what order, whatever fails."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def listing(attachments: object) -> dict[str, Any]:
 
 
 def leftovers(world: World) -> tuple[set[str], list[Any], list[Any]]:
-    """What exists, the records, the shared resources."""
+    """What exists, the records, and the shared resources."""
     return world.true, world.journal.records(), world.journal.places()
 
 
@@ -98,7 +98,7 @@ def test_failure_at_every_step(world: World, when: str, number: int, mode: str) 
 
 
 def test_a_shared_thing_is_made_and_unmade_under_its_places_lock(world: World) -> None:
-    """Meanwhile no other call writes the list of those that hold it, or finds that it was the last one."""
+    """Meanwhile no other call changes its list of holders, or concludes that it was the last one."""
     seen: list[tuple[str, bool]] = []
 
     def is_locked(place: str) -> bool:
@@ -163,7 +163,7 @@ def test_kernel_interface_of_the_name(world: World) -> None:
 
 
 def test_unfinished_add_starts_over(world: World) -> None:
-    """An ADD that finds the remains of a dead one undoes them and goes on."""
+    """An ADD that finds a dead one's remains undoes them and continues."""
 
     def die(point: str, step: Step) -> None:
         if point in ("after apply", "before undo") and step.kind in ("port", "pod-mount"):
@@ -179,7 +179,7 @@ def test_unfinished_add_starts_over(world: World) -> None:
 
 
 def test_one_is_finished_however_late_it_is(world: World) -> None:
-    """On a node so busy that reading the records takes all of the time, each call finishes one unfinished attachment."""
+    """Even if reading the records takes all of the time for it, each call finishes one unfinished attachment."""
     for container in ("first", "second"):
         assert call(world, "ADD", container=container)[0] == 0
     world.boot = "boot-2"
@@ -190,7 +190,7 @@ def test_one_is_finished_however_late_it_is(world: World) -> None:
 
 
 def test_what_is_imported_takes_nothing_of_the_time_to_finish(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The drivers of an unfinished attachment are prepared before the time for undoing it begins."""
+    """The drivers of an unfinished attachment are imported before the time for undoing it begins."""
     order: list[str] = []
     assert call(world, "ADD")[0] == 0
     world.boot = "boot-2"
@@ -305,7 +305,7 @@ def test_del_while_the_switch_is_away(world: World) -> None:
 
 @pytest.mark.parametrize("kind", ["config-file", "socket-file"])
 def test_what_lies_in_a_directory_keeps_it(world: World, kind: str) -> None:
-    """A directory is kept while one of our things in it could not be removed: otherwise nothing would remove that."""
+    """A directory stays while a thing of ours in it could not be removed: otherwise nothing would remove that."""
     assert call(world, "ADD")[0] == 0
     [directory] = (name for name in world.true if name.startswith("directory:"))
 
@@ -343,7 +343,7 @@ def test_del_goes_on_after_a_failure(world: World) -> None:
 
 
 class SlowDriver(MemoryDriver):
-    """Undoing takes so many seconds of a busy machine, and fails where it may not take them."""
+    """Its undo takes so many seconds of a busy machine, and fails if it has less time."""
 
     clock: Clock
     seconds = 4.0
@@ -358,7 +358,7 @@ class SlowDriver(MemoryDriver):
 
 @pytest.fixture
 def slow(world: World, monkeypatch: pytest.MonkeyPatch) -> type[SlowDriver]:
-    """The drivers of the node, which has half a minute for each call, on a machine that is slow when it undoes."""
+    """The node's drivers on a machine with slow undos; each call has half a minute."""
     clock = Clock()
     driver = type("SlowDriver", (SlowDriver,), {"clock": clock, "undone": []})
     monkeypatch.setattr(deadline_module, "time", clock)
@@ -368,7 +368,7 @@ def slow(world: World, monkeypatch: pytest.MonkeyPatch) -> type[SlowDriver]:
 
 
 def test_a_busy_machine_has_the_time_of_the_caller_to_undo(world: World, slow: type[SlowDriver]) -> None:
-    """Each step takes seconds: one DEL undoes all of them in the time that it has."""
+    """Each step takes seconds: one DEL undoes all of them in its own time."""
     assert call(world, "ADD", ipam=IPAM)[0] == 0
     assert call(world, "DEL", ipam=IPAM) == (0, None)
     assert leftovers(world) == NOTHING
@@ -376,7 +376,7 @@ def test_a_busy_machine_has_the_time_of_the_caller_to_undo(world: World, slow: t
 
 
 def test_what_an_earlier_add_left_on_a_busy_machine(world: World, slow: type[SlowDriver]) -> None:
-    """ADD has the time of its caller, too, for what it has to undo before it begins."""
+    """ADD, too, uses its caller's time for what it has to undo before it begins."""
     assert call(world, "ADD", ipam=IPAM)[0] == 0
     record = world.journal.read(CONTAINER, "net1")
     assert record
@@ -386,7 +386,7 @@ def test_what_an_earlier_add_left_on_a_busy_machine(world: World, slow: type[Slo
 
 
 def test_what_was_undone_stays_undone(world: World, slow: type[SlowDriver], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A DEL whose time does not suffice answers 11 and has undone a part: the next ones go on with the rest alone."""
+    """A DEL that runs out of time answers 11 with a part undone: the next DELs do only the rest."""
     assert call(world, "ADD", ipam=IPAM)[0] == 0
     monkeypatch.setattr(world, "deadline_s", 10.0)
     codes: list[int] = []
@@ -448,7 +448,7 @@ def test_bug_in_a_driver(world: World) -> None:
 
 
 def test_requested_address_that_is_not_given(world: World) -> None:
-    """An address that runtimeConfig asks for and IPAM does not give fails ADD with 7, and the lease is returned."""
+    """An address that runtimeConfig asks for and IPAM does not give fails ADD with 7, and the lease is released."""
     code, answer = call(world, "ADD", ipam=IPAM, runtimeConfig={"ips": ["10.9.9.9/24"]})
     assert (code, answer["code"]) == (1, 7)
     assert leftovers(world) == NOTHING
@@ -556,7 +556,7 @@ def test_quarantined_record(world: World) -> None:
 
 
 class Overheard(World):
-    """A node whose spool records that it was read to its end."""
+    """A node whose spool tells when it was read to its end."""
 
     @property
     def store(self) -> AttachmentStore:
@@ -574,7 +574,7 @@ class Overheard(World):
 
 
 def test_add_behind_a_spooled_del_of_a_busy_container(tmp_path: Path) -> None:
-    """A DEL that was spooled, and answered, is carried out by the ADD of its name also when its container was busy until then."""
+    """An ADD carries out a spooled and answered DEL of its name even if its container was busy until then."""
     world = Overheard(tmp_path, now=10)
     assert call(world, "ADD")[0] == 0
     [before] = world.journal.records()

@@ -1,4 +1,4 @@
-"""Findings: when they are equal, and since when they are there."""
+"""Findings: when two are equal, and since when each exists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OTHER = replace(SILENT, message="router 192.0.2.1 is no neighbour")
 
 
 def test_since_when_it_is_there() -> None:
-    """What was there at the former look is as old as then; what is new, and what comes again, is as old as this look."""
+    """A finding of the former look keeps its time; a new one, and one that comes again, has the time of this look."""
     first = date_findings([SILENT], (), 10.0)
     second = date_findings([OTHER, SILENT], first, 20.0)
     assert [each.since for each in second] == [20.0, 10.0]

@@ -22,7 +22,7 @@ def test_what_is_needed() -> None:
 
 
 def test_every_key() -> None:
-    """All keys are read, addresses as they are usually written; the table stands in `said_by`."""
+    """All keys are read, addresses in their usual forms; `said_by` names the table."""
     table = {
         "bridge": "br0",
         "addresses": ["10.56.217.1/24", "FD00:0::1/64"],
@@ -141,7 +141,7 @@ def test_what_is_refused(keys: dict[str, Any], named: str) -> None:
     ids=str,
 )
 def test_two_that_do_not_go_together(keys: dict[str, Any], named: str) -> None:
-    """The later of two gateways that cannot both be is named."""
+    """Of two gateways that cannot both exist the later one is named."""
     first = {**OTHER, "routes": [{"dst": "10.99.0.0/24", "gw": "192.0.2.1"}], "egress_gateway": EGRESS}
     with pytest.raises(InvalidConfig) as refused:
         read_gateways([first, {**LEAST, **keys}], WHERE)
@@ -158,7 +158,7 @@ def test_no_tables(raw: Any) -> None:
 
 @pytest.mark.parametrize("key", ["bridge", "mac", "masquerade", "routes", "addresses", "x"])
 def test_a_long_value_is_cut(key: str) -> None:
-    """An error names the key, and repeats of a value that goes on and on only its beginning."""
+    """An error names the key, and only the beginning of a long value."""
     with pytest.raises(InvalidConfig) as refused:
         read_gateways([{**LEAST, key: "x" * 3000}], WHERE)
     assert f"'{key}'" in str(refused.value)

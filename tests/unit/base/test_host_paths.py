@@ -34,17 +34,17 @@ def contained() -> Iterator[None]:
     ],
 )
 def test_names(contained: None, text: str, named: str) -> None:
-    """The prefix goes where a path of the host follows it, and nowhere else."""
+    """The prefix is replaced where a path of the host follows it, and nowhere else."""
     assert as_host_names(text) == named
 
 
 def test_on_the_host_itself() -> None:
-    """Nothing is changed."""
+    """On the host nothing is changed."""
     assert as_host_names("/host/run/x") == "/host/run/x"
 
 
 def test_errors_and_lines(contained: None, capfd: pytest.CaptureFixture[str]) -> None:
-    """Both parts of an error, what it prints as, and message and facts of a line have the host's paths; numbers stay numbers."""
+    """Both parts of an error, its text, and message and facts of a log line have the host's paths; numbers stay numbers."""
     error = StepFailed("opening /host/a: no", "see /host/b")
     assert (error.message, error.details, str(error), error.args) == (
         "opening /a: no",

@@ -25,7 +25,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("path", ["/var/run/../lib//x/", "/", "/etc/passwd", "relative"])
 def test_the_host_itself(path: str) -> None:
-    """On the host every path is its own translation, letter by letter."""
+    """On the host every path stays as it is, letter by letter."""
     assert HERE.path(path) == path
     assert not HERE.elsewhere
     assert HERE.directory == "/"
@@ -95,12 +95,12 @@ def test_long_chain_of_links(root: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 300, "\udcff"])
 def test_names_that_can_not_exist(root: Path, name: str) -> None:
-    """A name that no file can have, and one that is no text, are left for the system call to refuse."""
+    """A name that no file can have, and one that is no text, are passed on for the system call to refuse."""
     assert HostRoot(str(root)).path(f"/etc/{name}") == f"{root}/etc/{name}"
 
 
 def test_links_of_proc_are_the_kernels(tmp_path: Path) -> None:
-    """What proc(5) shows as a link is no path: a namespace is opened through it, not read."""
+    """A link in proc(5) is no path: a namespace is opened through it, not resolved."""
     there = HostRoot(f"{tmp_path}/root")
     Path(there.directory).symlink_to("/")
     netns = f"/proc/{os.getpid()}/ns/net"

@@ -1,4 +1,4 @@
-"""Lines of the log: what is in each, that values break none, and that those of a verb say which pod and network it is about."""
+"""Lines of the log: their fields, that no value breaks a line, and that a verb's lines name pod and network."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CONTAINER = "0123456789abcdef"
 
 @pytest.fixture(autouse=True)
 def plain() -> Iterator[None]:
-    """The process logs as it does before it has read its settings, and does so again after the test."""
+    """The process logs as before it has read its settings, and does so again after the test."""
     begin("info", "text")
     yield
     begin("info", "text")
@@ -55,7 +55,7 @@ def fields_of(line: str) -> dict[str, str]:
 
 
 def written(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """The lines on stderr, decoded in the form that is in force; not one of them is anything else."""
+    """The lines on stderr, decoded in the present form; stderr must have nothing else."""
     lines = capsys.readouterr().err.split("\n")
     assert lines.pop() == ""
     return [json.loads(line) if line.startswith("{") else fields_of(line) for line in lines]
@@ -74,7 +74,7 @@ OF_THE_POD = {"pod": "blue/web", "network": "net-a", "container": CONTAINER, "in
 
 
 def test_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Time, level and message come first, then what is bound, then what the line adds; nothing is there without a value."""
+    """Time, level and message come first, then the bound fields, then the line's own; fields without a value are missing."""
     with bind(verb="ADD", pod="blue/web", network=""):
         say("warning", "it is so", port="p", reason="", count=3)
     line = capsys.readouterr().err
@@ -96,7 +96,7 @@ def test_a_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("form", log.FORMATS)
 @pytest.mark.parametrize("value", HOSTILE)
 def test_no_value_forges_a_line(value: str, form: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever a pod calls itself, it is in one field of one line, and readable for every reader of JSON."""
+    """Whatever a pod's name is, it is in one field of one line, and any reader of JSON can read it."""
     begin("info", form)
     with bind(pod=value):
         say("info", value, error=value)
@@ -146,7 +146,7 @@ def test_a_long_value_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_one_attachment_in_place_of_another(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is done for another attachment within a call is about that one alone; the verb stays."""
+    """Lines about another attachment within a call name only that one; the verb stays."""
     with bind(verb="ADD", **OF_THE_POD):
         with about({"container": "other", "pod": ""}):
             say("info", "one")
@@ -160,7 +160,7 @@ def test_one_attachment_in_place_of_another(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("write", [say, sidecar.say])
 def test_a_signal_amid_a_line(monkeypatch: pytest.MonkeyPatch, write: Callable[..., None]) -> None:
-    """Its handler may log, too: that line is lost, the process goes on."""
+    """A signal's handler may log while a line is written: its line is lost, and the process goes on."""
     reading, writing = os.pipe()
     with os.fdopen(writing, "w", buffering=1, encoding="utf-8") as stderr:
         monkeypatch.setattr("sys.stderr", stderr)
@@ -185,7 +185,7 @@ def test_a_signal_amid_a_line(monkeypatch: pytest.MonkeyPatch, write: Callable[.
 
 
 def test_what_is_learnt_ends_with_its_block(capsys: pytest.CaptureFixture[str]) -> None:
-    """What a call has learnt is not told of the next one."""
+    """What was bound during one call is not in lines of the next."""
     with bind(verb="ADD"):
         learn(network="net-a")
         say("info", "inside")
@@ -196,7 +196,7 @@ def test_what_is_learnt_ends_with_its_block(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_level_of_the_process(capsys: pytest.CaptureFixture[str]) -> None:
-    """It holds on threads for which no other is bound; a level that is bound is stronger."""
+    """It applies to threads without a bound level; a bound level takes precedence."""
     begin("error", "text")
     say("warning", "no")
     with bind("debug"):
@@ -225,7 +225,7 @@ def test_lines_of_a_verb(world: World, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_verb_that_goes_well_writes_nothing(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    """At the usual level ADD and DEL cost no line."""
+    """At the usual level a successful ADD or DEL writes no line."""
     world.log_level = "info"
     assert [call(world, verb).code for verb in ("ADD", "DEL")] == [0, 0]
     assert written(capsys) == []
@@ -254,7 +254,7 @@ def test_the_steps_of_a_verb(world: World, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_what_fails_is_no_step_that_was_taken(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    """A step that fails has no line of its own but the error's; nothing is computed for a line that is not written."""
+    """A step that fails has no line but the error's; nothing is computed for a line that is not written."""
 
     def fail() -> str:
         raise AssertionError("computed")
@@ -270,7 +270,7 @@ def test_what_fails_is_no_step_that_was_taken(world: World, capsys: pytest.Captu
 
 
 def test_what_is_refused_says_what_is_known(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before the configuration has been read a line has what the variables say, be it nonsense."""
+    """Before the configuration is read a line has the variables' values, even if they make no sense."""
     begin("info", "json")
     assert call(world, "ADD", b"[]").code == 1
     assert call(world, "add\n").code == 1
@@ -282,7 +282,7 @@ def test_what_is_refused_says_what_is_known(world: World, capsys: pytest.Capture
 
 
 def test_a_del_without_arguments_knows_the_pod(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    """A runtime may send no CNI_ARGS with DEL: the record knows whose it is."""
+    """When a runtime sends no CNI_ARGS with DEL, the pod's name comes from the record."""
     assert call(world, "ADD").code == 0
     [record] = world.journal.records()
     world.journal.write(record.to("ready", pod_namespace="blue", pod_name="web"))
@@ -299,7 +299,7 @@ def test_a_del_without_arguments_knows_the_pod(world: World, capsys: pytest.Capt
 
 
 def test_others_work_is_about_others(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    """What a call finishes of another attachment, or hears of it from the spool, is told with that one's names."""
+    """Lines about another attachment that a call finishes, or finds in the spool, have that one's names."""
     world.now = 10
     assert call(world, "ADD", CNI_CONTAINERID="unfinished", CNI_ARGS="").code == 0
     assert call(world, "ADD", CNI_CONTAINERID="spooled", CNI_ARGS="").code == 0
@@ -337,7 +337,7 @@ def test_lines_of_reconciliation(world: World, capsys: pytest.CaptureFixture[str
 
 
 def test_a_bug_in_a_job_names_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """What a worker's thread logs of a job that failed has its verb and container."""
+    """A worker's line about a failed job has its verb and container."""
     workers = Workers()
 
     def fail() -> None:

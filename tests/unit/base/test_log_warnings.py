@@ -1,4 +1,4 @@
-"""What is said goes to stderr; what is warned of in a call can be heard beside that, for its caller."""
+"""Warnings of a call go to stderr and can also be collected for its caller."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def test_warnings_are_collected(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_is_about_another_attachment() -> None:
-    """What is done for another attachment within a call is nothing to its caller."""
+    """Warnings about another attachment within a call are not its caller's."""
     with collect_warnings() as heard, about({"container": "another"}):
         say("warning", "not yours")
     assert heard == []
 
 
 def test_what_is_not_logged_is_not_collected() -> None:
-    """Below the threshold of the call, nothing is heard."""
+    """What is below the call's level is not collected."""
     with collect_warnings() as heard, bind("error"):
         say("warning", "hidden")
     assert heard == []
 
 
 def test_warnings_of_other_threads_are_not_collected() -> None:
-    """What another thread says is another call's."""
+    """Warnings of another thread are another call's."""
     with collect_warnings() as heard:
         thread = threading.Thread(target=say, args=("warning", "elsewhere"))
         thread.start()
@@ -53,7 +53,7 @@ def test_warnings_of_other_threads_are_not_collected() -> None:
 
 
 def test_collected_warnings_are_bounded() -> None:
-    """A call that warns without end, and of values without end, keeps no more than so much."""
+    """The number and the length of collected warnings have limits."""
     with collect_warnings() as heard:
         for number in range(200):
             say("warning", f"{number}" + "x" * 10_000)

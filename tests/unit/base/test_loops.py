@@ -1,4 +1,4 @@
-"""The engine of threads that stay: when rounds begin, what a failure means, and how a thread ends."""
+"""The base of permanent threads: when rounds begin, what a failure means, and how a thread ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.loops import Loop, TryAgain
 
 LONG_S = 600.0
-"""No test waits for it."""
+"""A pause so long that no test waits for its end."""
 
 
 class Counter(Loop):
@@ -42,12 +42,12 @@ class Counter(Loop):
 
 @pytest.fixture
 def counter() -> Counter:
-    """Rounds that are to be asked for, after the first."""
+    """A loop whose rounds, after the first, have to be requested."""
     return Counter()
 
 
 def test_a_round_comes_at_the_start_when_it_is_asked_for_and_when_its_time_has_come(counter: Counter) -> None:
-    """In between there are none, and after the end none can be had."""
+    """Between these there is no round, and after the end none can be requested."""
     counter.start()
     counter.had(1)
     counter.ask()
@@ -65,7 +65,7 @@ def test_a_round_comes_at_the_start_when_it_is_asked_for_and_when_its_time_has_c
 
 
 def test_what_is_asked_for_amid_a_round_is_another_round(counter: Counter) -> None:
-    """The running one may have looked too early; who waits for one waits for that."""
+    """The running round may have looked too early; a caller waits for the next one."""
     going, begun = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -88,7 +88,7 @@ def test_what_is_asked_for_amid_a_round_is_another_round(counter: Counter) -> No
 
 
 def test_a_round_that_did_not_serve_is_not_what_was_waited_for(counter: Counter) -> None:
-    """Who waits goes on waiting for one that does."""
+    """A caller goes on waiting until a round succeeds."""
 
     def work() -> None:
         counter._served = len(counter.began) > 3
@@ -102,7 +102,7 @@ def test_a_round_that_did_not_serve_is_not_what_was_waited_for(counter: Counter)
 
 
 def test_rounds_are_apart_but_urged_ones(counter: Counter) -> None:
-    """What is asked for waits, however often it is; what is urged does not."""
+    """A requested round waits, however often it is requested; an urgent one does not."""
     counter.apart_s = LONG_S
     counter.start()
     counter.had(1)
@@ -115,7 +115,7 @@ def test_rounds_are_apart_but_urged_ones(counter: Counter) -> None:
 
 
 def test_what_is_told_within_a_moment_is_one_round(counter: Counter) -> None:
-    """A round begins a moment after it was asked for, and has all that was told until then."""
+    """A round begins a moment after its request, and has everything that was reported until then."""
     counter.first_s, counter.settle_s = None, 0.3
     counter.start()
     for _ in range(20):
@@ -128,7 +128,7 @@ def test_what_is_told_within_a_moment_is_one_round(counter: Counter) -> None:
 
 
 def test_a_failure_is_said_once_and_rested_after(counter: Counter, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rests grow, whatever is asked meanwhile, and no error ends the thread. What succeeds after it has no problem."""
+    """Pauses grow, whatever is requested meanwhile, and no error ends the thread. After a success there is no problem."""
     counter.back_off = BackOff(0.02, 0.16)
 
     def fail() -> None:
@@ -157,7 +157,7 @@ def test_a_failure_is_said_once_and_rested_after(counter: Counter, capsys: pytes
 
 
 def test_an_error_that_nothing_expects_is_an_error_in_the_log(counter: Counter, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is one of the program, and its type is told."""
+    """An unexpected exception is logged as an error with its type."""
 
     def fail() -> None:
         raise ValueError("7")
@@ -170,7 +170,7 @@ def test_an_error_that_nothing_expects_is_an_error_in_the_log(counter: Counter, 
 
 
 def test_what_is_tried_again_in_silence(counter: Counter, capsys: pytest.CaptureFixture[str]) -> None:
-    """After the same rests; what a round itself says of its problem stays."""
+    """A silent retry has the same pauses; the problem that the round itself has set stays."""
     counter.back_off = BackOff(0.01, 0.02)
 
     def fail() -> None:
@@ -186,7 +186,7 @@ def test_what_is_tried_again_in_silence(counter: Counter, capsys: pytest.Capture
 
 
 def test_a_stop_waits_for_the_last_thing_that_is_done(counter: Counter, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also amid a long rest; and where that fails, it is said."""
+    """A stop waits for the final work, even during a long pause; if that fails, it is reported."""
     counter.end_s, counter.apart_s = 60.0, LONG_S
 
     def end() -> None:

@@ -1,4 +1,4 @@
-"""The registry at which rooms declare what they count: free of imports for a process that counts nothing, and always readable."""
+"""The registry in which rooms declare their metrics: it costs no import where nothing is counted, and can always be read."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def samples(registry: Registry) -> dict[str, float]:
 
 
 def test_importing_it_imports_no_library() -> None:
-    """A room that declares series is imported by processes that serve one verb: the library waits until a registry is made."""
+    """Processes that serve one verb import rooms with metrics: the library is imported only when a registry is made."""
     code = "import sys, userspace_cni.base.metrics as m; print('prometheus_client' in sys.modules, bool(m.Registry().render()))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False True\n"
 
 
 def test_every_kind_of_series() -> None:
-    """Counters, histograms, constants and numbers that are looked up are told under our prefix."""
+    """Counters, histograms, constants and numbers that are read at a scrape have our prefix."""
     registry = Registry()
     registry.counter("events", "Events", "kind").labels("new").inc()
     registry.histogram("sizes", "Sizes", buckets=(1, 10)).observe(7)
@@ -44,7 +44,7 @@ def test_every_kind_of_series() -> None:
 
 
 def test_what_cannot_be_looked_up_is_left_out() -> None:
-    """A number whose look fails is missing from the scrape, and is back when the look works again."""
+    """A number whose function fails is missing from the scrape, and is back when it works again."""
     registry, seen = Registry(), [1.0]
     registry.gauge("broken", "Breaks", lambda: seen[0])
     registry.gauge("whole", "Stays", lambda: 3)

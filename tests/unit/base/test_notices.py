@@ -1,4 +1,4 @@
-"""What a pod is told: notices are collected for the caller that tells it, and each reason is documented."""
+"""Notices for pods are collected for the caller that sends them, and each reason is documented."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_notices_are_collected_once(capsys: pytest.CaptureFixture[str]) -> None:
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_reasons_of_errors(error: errors.UserspaceError, reason: str) -> None:
-    """An error that pod or network can be blamed for is told with text and details, the closest reason for each; no other is."""
+    """An error that is a pod's or network's fault is sent with text and details, under the closest reason; no other is."""
     error.details = "look there"
     with notices.collect() as told:
         give_failure(error)

@@ -41,7 +41,7 @@ def test_every_key() -> None:
 
 
 def test_what_a_spec_says_of_itself() -> None:
-    """Each network knows its bridge, its kernel NICs, what it takes from others, and where its spec stands."""
+    """Each network has its bridge, its kernel NICs, what it takes from others, and the place of its spec."""
     plain, vdev, device = read_provider_networks(
         [
             PLAIN,
@@ -135,7 +135,7 @@ def test_what_is_refused(tables: Any, named: str) -> None:
 
 
 def test_the_file_of_settings(tmp_path: Path) -> None:
-    """The tables stand in the node's settings file beside its other keys."""
+    """The tables are in the node's settings file, beside its other keys."""
     file = tmp_path / "config.toml"
     file.write_text('mtu = 1500\n[[provider_network]]\nname = "net1"\ninterface = "enp1s0"\n')
     assert load({"USERSPACE_CNI_CONFIG": str(file)}).provider_networks == (ProviderNetwork("net1", "enp1s0"),)

@@ -1,4 +1,4 @@
-"""Repeated lines of the log: the first at once, later ones once in a while with their count, and a bound on all that is kept."""
+"""Repeated log lines: the first is written at once, later ones now and then with their count, and what is kept is limited."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Clock:
     def written(
         self, message: str = "it failed", after_s: float = 0.0, pod: Mapping[str, str] = POD, **facts: object
     ) -> int | None:
-        """How many lines were left out before this one; None where it is left out, too."""
+        """How many lines were left out before this one; None if this one is left out, too."""
         self.now += after_s
         return self.repeats.count_left_out(pod, message, facts)
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """Nothing is said yet."""
+    """A time, before any line."""
     return Clock()
 
 
@@ -49,7 +49,7 @@ def test_repeats_are_counted(clock: Clock) -> None:
 
 
 def test_the_pause_has_an_end(clock: Clock) -> None:
-    """What fails in every round for days is written once an hour; what was not seen for an hour is new."""
+    """A failure in every round for days is written once an hour; one that did not occur for an hour is new."""
     written = [clock.written(after_s=10) for _ in range(6 * 24 * 360)]
     lines = [at for at, left_out in enumerate(written) if left_out is not None]
     assert 24 * 6 <= len(lines) <= 24 * 6 + 10
@@ -59,7 +59,7 @@ def test_the_pause_has_an_end(clock: Clock) -> None:
 
 
 def test_what_a_tenant_writes_is_no_reason(clock: Clock) -> None:
-    """Errors with other texts are repeats, errors of another class, steps and pods are not; nor what is about no pod."""
+    """Errors with other texts are repeats; errors of another class, step or pod are not, nor those about no pod."""
     assert clock.written(error=Unavailable("a")) == 0
     assert clock.written(error=Unavailable("b")) is None
     assert clock.written(error=StepFailed("b")) == 0
@@ -71,7 +71,7 @@ def test_what_a_tenant_writes_is_no_reason(clock: Clock) -> None:
 
 
 def test_all_of_it_is_bounded(clock: Clock) -> None:
-    """However many messages there are about a pod, and however many pods: so many lines are written, and so many entries kept."""
+    """The number of lines and of kept entries is limited, for any number of messages per pod and of pods."""
     said = [clock.written(f"message {number}") for number in range(10_000)]
     assert sum(each is not None for each in said) == REASONS_MAX + 1
     assert len(clock.repeats) == REASONS_MAX + 1
@@ -82,14 +82,14 @@ def test_all_of_it_is_bounded(clock: Clock) -> None:
 
 
 def test_a_full_pod_has_room_again(clock: Clock) -> None:
-    """Reasons that did not occur for an hour give their room to others."""
+    """Reasons that did not occur for an hour make room for others."""
     for number in range(100):
         clock.written(f"message {number}")
     assert [clock.written(f"new {number}", after_s=PAUSE_MAX_S / 2) for number in range(4)][-1] == 0
 
 
 def test_entries_go_with_their_pod(clock: Clock) -> None:
-    """Only what is about a pod that is kept, or about none, is remembered."""
+    """Entries are kept only for pods that are kept, and for those about no pod."""
     gone = {"pod": "", "container": "gone", "interface": "net1"}
     for subject in (POD, {"container": "gone", "interface": "net1"}, {}):
         clock.written(pod=subject)
@@ -101,7 +101,7 @@ def test_entries_go_with_their_pod(clock: Clock) -> None:
 
 
 def test_in_the_log(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    """Values are cut, the count is a fact of the line, and neither holds outside, nor for who asks for more than information."""
+    """Values are shortened and the count is a field of the line; neither applies elsewhere, nor at a level below information."""
     with limit_repeats(clock.repeats), bind("debug"), about(POD):
         for number in range(3):
             say("warning", "it failed", error=f"{number}: " + "x" * 10_000)
@@ -118,7 +118,7 @@ def test_in_the_log(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_each_thread_that_stays_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    """A thread whose rounds all fail does not fill the log."""
+    """A permanent thread whose rounds all fail does not fill the log."""
     done = threading.Event()
 
     class Failing(Loop):
@@ -134,8 +134,10 @@ def test_each_thread_that_stays_counts(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_problem_that_returns_soon_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where only the beginning of a problem is written, one that ends and begins anew is a repeat: it is written when it may be,
-    once, for else the log would never say what holds."""
+    """A problem that ends and returns is a repeat: it is written when that is due.
+
+    Otherwise, where only beginnings are written, the log would never say that the problem exists.
+    """
     monkeypatch.setattr(repeats, "PAUSE_MIN_S", 0.3)
     done = threading.Event()
 

@@ -6,7 +6,7 @@ from userspace_cni.base.retries import FIRST_S, LAST_S, Retries
 
 
 class Clock:
-    """Time that a test sets."""
+    """A time that a test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -16,7 +16,7 @@ class Clock:
 
 
 def test_at_once_and_then_at_longer_intervals() -> None:
-    """The first try is due at once; each further one after twice the time, an hour at most."""
+    """The first try is due at once; each further one after twice the time, up to an hour."""
     clock = Clock()
     retries = Retries(clock)
     pauses = []

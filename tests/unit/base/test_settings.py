@@ -1,4 +1,4 @@
-"""The node's settings: where a value comes from, what is refused, and that the documentation tells the truth about them."""
+"""The node's settings: where a value comes from, what is refused, and that the documentation agrees."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ OTHER_VALUES: dict[str, Value] = {
 
 @pytest.fixture(autouse=True)
 def usual_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The path of the file that is read when none is named; absent at first."""
+    """The path of the file that is read when none is named; it does not exist at first."""
     path = tmp_path / "config.toml"
     monkeypatch.setattr(settings, "CONFIG_FILE", str(path))
     return path
@@ -121,14 +121,14 @@ def usual_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def cluster_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The path of the file with what holds for all nodes; absent at first."""
+    """The path of the file for all nodes; it does not exist at first."""
     path = tmp_path / "cluster.toml"
     monkeypatch.setattr(settings, "CLUSTER_FILE", str(path))
     return path
 
 
 def as_text(value: Value) -> str:
-    """The value as a variable of the environment has it."""
+    """The value in the form of a variable."""
     return ":".join(value) if isinstance(value, tuple) else str(value)
 
 
@@ -137,12 +137,12 @@ def as_toml(value: Value) -> str:
 
 
 def other_value(key: str) -> Value:
-    """A good value of `key` that is not its default."""
+    """A valid value of `key` that is not its default."""
     return OTHER_VALUES.get(key, f"/elsewhere/{key}")
 
 
 def values(read: Settings) -> dict[str, object]:
-    """What was read of every key with a value of its own."""
+    """The values that were read of every key."""
     return {key: value for key, value in asdict(read).items() if key not in OF_TABLES}
 
 
@@ -168,14 +168,14 @@ def test_every_key_in_the_file(usual_file: Path, key: str) -> None:
 
 
 def test_environment_wins_over_file(usual_file: Path) -> None:
-    """A variable wins over the file, and an empty one says nothing."""
+    """A variable takes precedence over the file, and an empty one counts as unset."""
     usual_file.write_text('log_level = "error"\nshared_volume = "of-file"\n')
     read = load({"USERSPACE_CNI_LOG_LEVEL": "debug", "USERSPACE_CNI_SHARED_VOLUME": ""})
     assert (read.log_level, read.shared_volume) == ("debug", "of-file")
 
 
 def test_node_wins_over_cluster(cluster_file: Path, usual_file: Path) -> None:
-    """The node's file wins over the cluster's key by key, and its rules, if it has any, are all."""
+    """The node's file takes precedence key by key; if it has rules, they replace all of the cluster's."""
     rule = "[[rule]]\nnamespaces = ['*']\nbridges = [{}]\n"
     cluster_file.write_text('log_level = "error"\ntick_s = 5\n' + rule.format("'br-cluster'"))
     assert (load({}).tick_s, load({}).rules[0].bridges) == (5.0, ("br-cluster",))
@@ -190,7 +190,7 @@ def test_node_wins_over_cluster(cluster_file: Path, usual_file: Path) -> None:
 
 
 def test_named_file_replaces_the_usual_ones(cluster_file: Path, usual_file: Path, tmp_path: Path) -> None:
-    """The file that USERSPACE_CNI_CONFIG names is read instead of the usual ones, not over them."""
+    """The file that USERSPACE_CNI_CONFIG names is read instead of the usual ones, not in addition."""
     cluster_file.write_text('log_level = "debug"\n')
     usual_file.write_text('log_level = "error"\n')
     named = tmp_path / "named.toml"
@@ -212,20 +212,20 @@ def test_agent_socket_is_in_run_dir() -> None:
 
 
 def test_directories_lose_their_trailing_slash() -> None:
-    """A directory is the same however it is spelled: paths made from it are compared as text."""
+    """A trailing slash makes no difference: paths made from a directory are compared as text."""
     assert load({"USERSPACE_CNI_STATE_DIR": "/var//lib/x/"}).state_dir == "/var/lib/x"
     assert load({"USERSPACE_CNI_STATE_DIR": "//var/lib/x"}).state_dir == "/var/lib/x"
 
 
 @pytest.mark.parametrize(("text", "root"), [("/", "/"), ("//", "/"), ("/host/", "/host"), ("//host", "/host")])
 def test_host_root_is_spelled_in_one_way(text: str, root: str) -> None:
-    """The host's own root is "/" however it is spelled, and never taken for another."""
+    """Any spelling of the host's own root means "/", and never another directory."""
     assert load({"USERSPACE_CNI_HOST_ROOT": text}).host_root == root
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:9100", "[::]:9100", "[2001:db8::7]:1", "localhost:65535", "node-7.example:9100"])
 def test_address_for_metrics(address: str) -> None:
-    """An address or name with a port is taken as it is."""
+    """An address or name with a port is accepted as it is."""
     assert load({"USERSPACE_CNI_METRICS_LISTEN": address}).metrics_listen == address
 
 
@@ -317,7 +317,7 @@ BAD_ITEMS = [
 
 
 def test_an_empty_list_of_shared_dirs_is_not_the_default(usual_file: Path) -> None:
-    """Who writes that networks may name no directory must not allow them the usual ones; how it is said, the error tells."""
+    """An empty list is refused, because it must not mean the usual directories; the error says how to allow none."""
     with pytest.raises(InvalidConfig, match=r"'shared_dirs' is empty; .*directories = \[\]"):
         load({NAMES["shared_dirs"]: ":"})
     usual_file.write_text("shared_dirs = []\n")
@@ -326,7 +326,7 @@ def test_an_empty_list_of_shared_dirs_is_not_the_default(usual_file: Path) -> No
 
 
 def test_no_rule_is_cut_off(usual_file: Path) -> None:
-    """A file that is longer than what is read is refused: what stands at its end would not bind."""
+    """A file longer than what is read is refused: the rules at its end would not apply."""
     usual_file.write_text("#" * (1 << 20) + "\n[[rule]]\nnamespaces = ['*']\nbridges = []\n")
     with pytest.raises(Undecodable, match=f"settings file {usual_file} is too long"):
         load({})
@@ -352,7 +352,7 @@ def test_boolean_in_a_variable(text: str, value: bool) -> None:
 
 @pytest.mark.parametrize(("key", "value", "reason"), BAD_VALUES)
 def test_bad_value_in_a_variable(key: str, value: str, reason: str) -> None:
-    """A value that cannot be meant is refused with 7, naming variable, key, value and what would be right."""
+    """An invalid value is refused with 7, naming variable, key, value and what would be right."""
     with pytest.raises(InvalidConfig) as refused:
         load({NAMES[key]: value})
     assert [text for text in (NAMES[key], f"'{key}'", value, reason) if text not in str(refused.value)] == []
@@ -371,7 +371,7 @@ def test_bad_value_in_the_file(usual_file: Path, key: str, value: str, reason: s
     "key", ["state_dir", "short_dir", "kubelet_dir", "ovs_rundir", "host_root", "log_level", "ovsdb", "shared_volume"]
 )
 def test_empty_value_in_the_file(usual_file: Path, key: str) -> None:
-    """What has to be something cannot be emptied in the file."""
+    """A key that needs a value cannot be empty in the file."""
     usual_file.write_text(f'{key} = ""\n')
     with pytest.raises(InvalidConfig, match=f"'{key}' is ''"):
         load({})
@@ -410,7 +410,7 @@ def test_absent_named_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("below", ["", "/file.toml"])
 def test_unreadable_file(usual_file: Path, below: str) -> None:
-    """A file that is there and cannot be read is an error that names it, not a default."""
+    """A file that exists and cannot be read is an error that names it, and no default is used."""
     if below:
         usual_file.write_text("")
     else:
@@ -467,7 +467,7 @@ def test_bad_rules_in_the_file(usual_file: Path, text: str, named: list[str]) ->
 
 
 def test_documented_rule(usual_file: Path) -> None:
-    """The example of the documentation is good, and has every key of a rule."""
+    """The documentation's example is valid, and has every key of a rule."""
     [example] = re.findall(r"```toml\n(\[\[rule\]\].*?)```", DOCUMENT.read_text(), re.DOTALL)
     usual_file.write_text(example)
     used = {key for rule in load({}).rules for key, value in asdict(rule).items() if value is not None}
@@ -487,7 +487,7 @@ def test_documented_keys() -> None:
 
 @pytest.mark.parametrize("item", WITH_VALUE, ids=lambda item: item.name)
 def test_documented_default_and_variable(item: object) -> None:
-    """Default and variable in the table are those of the code; a default that is found out is told in words."""
+    """Default and variable in the table are those of the code; a computed default is described in words."""
     key = getattr(item, "name", "")
     value = getattr(item, "default", None)
     default, environment, meaning = documented()[key]

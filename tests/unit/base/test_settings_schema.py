@@ -1,4 +1,4 @@
-"""The JSON Schema of settings says of each key what `load` says: examples and good values pass, bad values are refused."""
+"""The JSON Schema of settings agrees with `load`: examples and valid values pass, invalid values are refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def documented() -> list[Any]:
 
 
 def test_it_is_a_schema() -> None:
-    """The dialect's own schema has nothing to say of it."""
+    """It is valid by the dialect's own schema."""
     Draft202012Validator.check_schema(SCHEMA)
 
 
@@ -47,7 +47,7 @@ def test_documented_files(text: str) -> None:
 
 @pytest.mark.parametrize("key", DEFAULTS)
 def test_good_values(key: str) -> None:
-    """The default and another good value of each key pass, and the default is told."""
+    """The default and another valid value of each key pass, and the schema has the default."""
     for value in (DEFAULTS[key], OTHER_VALUES.get(key, DEFAULTS[key])):
         assert JUDGE.is_valid({key: as_json(value)}), value
     assert SCHEMA["properties"][key]["default"] == as_json(DEFAULTS[key])
@@ -55,7 +55,7 @@ def test_good_values(key: str) -> None:
 
 @pytest.mark.parametrize(("key", "value", "reason"), [*BAD_VALUES, *BAD_ITEMS])
 def test_bad_values(key: str, value: str, reason: str) -> None:
-    """What `load` refuses is refused, where a schema has words for it."""
+    """What `load` refuses is refused, where a schema can express it."""
     default = DEFAULTS[key]
     number = isinstance(default, int | float)
     given: Any = float(value) if number else [value] if isinstance(default, tuple) else value

@@ -1,4 +1,4 @@
-"""Who hears a signal: ours while it is entered, the former handler afterwards, and what is ignored stays ignored."""
+"""Who gets a signal: our handler while it is entered, the former one afterwards; ignored signals stay ignored."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ def _put_back() -> Iterator[None]:
 
 
 def send(number: int) -> None:
-    """Have this process told to end."""
+    """Tell this process to end."""
     os.kill(os.getpid(), number)
 
 
 @pytest.mark.parametrize("number", STOPPING)
 def test_signals_are_handled_and_put_back(number: int) -> None:
-    """Each of the three is heard within, also again after another one had them, and means afterwards what it meant before."""
+    """Each of the three signals reaches our handler within the block, even
+    after another one had it, and the former one afterwards.
+    """
     outer: list[int] = []
     inner: list[int] = []
     before = signal.getsignal(number)
@@ -41,7 +43,7 @@ def test_signals_are_handled_and_put_back(number: int) -> None:
 
 
 def test_what_is_ignored_stays_so() -> None:
-    """As nohup(1) has it, unless a program has to hear it all the same."""
+    """A signal that is ignored, as under nohup(1), stays ignored unless a program has to get it all the same."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     heard: list[int] = []
     with Signals(lambda which, _: heard.append(which)):
@@ -54,7 +56,7 @@ def test_what_is_ignored_stays_so() -> None:
 
 
 def test_muted_signals_end_nothing() -> None:
-    """What cleans up lets them pass; the former handlers are put back all the same, and only once."""
+    """Signals during a cleanup are ignored; the former handlers are restored all the same, and only once."""
     heard: list[int] = []
     signal.signal(signal.SIGTERM, lambda which, _: heard.append(which))
     signals = Signals(lambda which, _: heard.append(-which))
@@ -70,7 +72,7 @@ def test_muted_signals_end_nothing() -> None:
 
 
 def test_a_thread_that_waits_is_woken() -> None:
-    """A signal leaves a byte where the main thread waits."""
+    """A signal writes a byte where the main thread waits."""
     woken = waking()
     try:
         with Signals(lambda *_: None):

@@ -1,4 +1,4 @@
-"""Subnets as objects say them: what is read, what is refused by field, and what a node may give out."""
+"""Subnet objects: what is read, what is refused by field, and what a node may give out."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def pool_of(spec: dict[str, Any], *ranges: str) -> tuple[str, tuple[Span, ...], 
     ],
 )
 def test_what_cannot_be_meant(spec: dict[str, Any], named: str) -> None:
-    """A value that cannot be meant refuses the Subnet, with its name and the field's."""
+    """An invalid value refuses the Subnet, with its name and the field's."""
     with pytest.raises(InvalidConfig) as caught:
         read_subnet("pods", spec)
     assert "Subnet 'pods'" in caught.value.message
@@ -126,7 +126,7 @@ def test_nothing_left() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 255), st.integers(0, 255)).map(sorted), max_size=8))
 def test_without(excluded: list[list[int]]) -> None:
-    """What is left are exactly the addresses that no excluded span has, in order and apart."""
+    """What is left are exactly the addresses outside of the excluded spans, in order and without overlap."""
     network = ip_network("10.56.1.0/24")
     start = int(network.network_address)
     taken = [(ip_address(start + low), ip_address(start + high)) for low, high in excluded]

@@ -1,4 +1,4 @@
-"""One object knows which threads live: whom it starts, in which order it stops them, and what it tells of the dead."""
+"""One object knows which threads live: it starts them, stops them in an order, and reports the dead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from userspace_cni.base.supervisor import Supervisor
 
 
 class Part:
-    """A thread, or several. `happened` gets what becomes of it, and how long its end may take where that is bounded."""
+    """One or several threads. `happened` records what becomes of it, and the limit for its end, if there is one."""
 
     def __init__(self, name: str, happened: list[str]) -> None:
         self.name = name
@@ -28,7 +28,7 @@ class Part:
         self._happened.append(f"{self.name} starts")
 
     def stop(self, within_s: float = TIMEOUT_MAX) -> None:
-        """Stop it, which takes all the time that there is."""
+        """Stop it, which uses up all the time that there is."""
         self.allowed_s = within_s
         if within_s < 1.0:
             Event().wait(within_s)
@@ -56,7 +56,10 @@ class Mortal(Loop):
 
 
 def test_the_last_one_is_stopped_first() -> None:
-    """Some may go on until the others have ended, and are stopped then; parts may be supervisors themselves."""
+    """Threads are stopped in the reverse order of their start, some only after all others.
+
+    Parts may be supervisors themselves.
+    """
     happened: list[str] = []
     first, second, third, fourth = (Part(name, happened) for name in ("first", "second", "third", "fourth"))
 
@@ -74,7 +77,7 @@ def test_the_last_one_is_stopped_first() -> None:
 
 
 def test_all_ends_share_the_time() -> None:
-    """When one has taken it all, the others are told to end all the same, and not waited for."""
+    """When one has used it up, the others are told to end all the same, and are not awaited."""
     happened: list[str] = []
     parts = [Part(str(number), happened) for number in range(3)]
     whole = Supervisor()
@@ -86,7 +89,7 @@ def test_all_ends_share_the_time() -> None:
 
 
 def test_what_was_never_begun_is_no_problem() -> None:
-    """Nor is what could not be started; what was begun before that is known, and can be stopped."""
+    """A thread that was never started, or could not be, is no problem; those before it are known and can be stopped."""
     happened: list[str] = []
     good, bad, later = (Part(name, happened) for name in ("good", "bad", "later"))
     bad.trouble = ["there is no room"]
@@ -101,7 +104,7 @@ def test_what_was_never_begun_is_no_problem() -> None:
 
 
 def test_a_thread_that_dies_is_told_in_one_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """At once in the log, and to who asks, for as long as it is not stopped: it was to stay."""
+    """Its death is logged at once, and reported to callers as long as it is not stopped, because it is permanent."""
     monkeypatch.setattr(threading, "excepthook", lambda _: None)  # pytest's would say that the test has failed
     whole = Supervisor()
     thread = Mortal(SystemExit())
@@ -114,7 +117,7 @@ def test_a_thread_that_dies_is_told_in_one_way(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_round_that_takes_too_long_is_a_problem() -> None:
-    """Until it comes to its end; a thread that rests is none."""
+    """It is a problem until it ends; a thread that pauses is none."""
     whole = Supervisor()
     thread = Mortal()
     whole.begin(thread)

@@ -1,4 +1,4 @@
-"""The administrator's rules: how they are read, whom they bind, and what they let a namespace have."""
+"""The administrator's rules: how they are read, whom they apply to, and what they allow a namespace."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MODES = ("", "access", "trunk", "native-tagged", "native-untagged", "dot1q-tunne
 
 
 def rules(*tables: dict[str, Any]) -> tuple[Rule, ...]:
-    """Rules as the file has them; for every namespace that begins with "tenant-" unless they say for whom."""
+    """Rules as in the file; for every namespace that begins with "tenant-" unless they name others."""
     return read_rules([{"namespaces": ["tenant-*"], **table} for table in tables], WHERE)
 
 
 def refusal(given_rules: tuple[Rule, ...], namespace: str, bridge: str, vlan: Vlan | None = None) -> str:
-    """What is said of such a port; "" when the namespace may have it."""
+    """The refusal of such a port; "" when the namespace may have it."""
     try:
         require_port(given_rules, namespace, bridge, vlan or Vlan(100))
     except InvalidConfig as error:
@@ -82,7 +82,9 @@ def test_every_key() -> None:
     ],
 )
 def test_bad_rule(table: dict[str, Any], named: list[str]) -> None:
-    """What would leave open what it was written to close is refused with 7, naming file, number of the rule, key and value."""
+    """A rule that would leave open what it was written to close is refused
+    with 7, naming file, number of the rule, key and value.
+    """
     good = {"namespaces": ["*"], "bridges": ["br0"]}
     with pytest.raises(InvalidConfig) as refused:
         read_rules([good, {"namespaces": ["tenant-*"], **table}, good], WHERE)
@@ -131,7 +133,7 @@ def test_call_without_a_pod_is_not_bound() -> None:
 
 
 def test_bridge_that_no_rule_names() -> None:
-    """A bound namespace has the bridges that rules name for it, together, and no other; the refusal names all that it needs."""
+    """A bound namespace may use exactly the bridges that all its rules together name; the refusal names all that it needs."""
     given_rules = rules(
         {"bridges": ["br-tenant"]}, {"namespaces": ["*"], "bridges": ["br-all", "br-x?"]}, {"directories": ["/d"]}
     )
@@ -151,7 +153,7 @@ def test_rule_that_allows_nothing() -> None:
 
 
 def test_vlans_are_of_the_bridges_beside_them() -> None:
-    """VLANs count on the bridges of their own rule only; a rule without them allows all."""
+    """VLANs apply only to the bridges of their own rule; a rule without VLANs allows all."""
     given_rules = rules(
         {"bridges": ["br-a"], "vlans": [100, "200-299"]}, {"bridges": ["br-b"], "vlans": [300]}, {"bridges": ["br-c"]}
     )
@@ -208,7 +210,7 @@ def test_many_vlans_are_shortened() -> None:
     ],
 )
 def test_what_a_port_carries(vlan: Vlan, expected: set[int] | None) -> None:
-    """Every VLAN mode, with and without tag and trunks; tests/ovs asks the switch the same."""
+    """Every VLAN mode, with and without tag and trunks; tests/ovs compares with the switch."""
     assert list_carried_vlans(vlan) == expected
 
 
@@ -229,7 +231,7 @@ def test_allowed_is_what_it_carries(tag: int | None, trunks: frozenset[int], mod
 
 
 def mirror_refusal(given_rules: tuple[Rule, ...], namespace: str, mirrors: tuple[str, ...], *outputs: str) -> str:
-    """What is said of such a part in mirrors; "" when the namespace may have it."""
+    """The refusal of such roles in mirrors; "" when the namespace may have them."""
     try:
         require_mirrors(given_rules, namespace, mirrors, outputs)
     except MirrorRefused as error:
@@ -248,7 +250,7 @@ def test_an_output_needs_a_rule_and_a_source_none() -> None:
 
 
 def test_rules_of_mirrors() -> None:
-    """What rules for a namespace name of sources and of outputs is all that it may be of each; the answer names the rule."""
+    """A namespace may have only the sources and outputs that its rules name; the refusal names the rule."""
     given_rules = rules({"mirrors": ["t-*"]}, {"mirror_outputs": ["t-ids"]}, {"namespaces": ["*"], "mirrors": ["all"]})
     assert mirror_refusal(given_rules, "tenant-a", ("t-ids", "all"), "t-ids") == ""
     assert "[[rule]] number 1 allows t-*; setting [[rule]] number 3 allows all" in mirror_refusal(
@@ -265,7 +267,7 @@ LABELS = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,6}[a-z0-9])?", fullmatch=True)
 
 @given(namespace=LABELS, other=LABELS, bridge=LABELS)
 def test_names_are_patterns_of_the_whole_name(namespace: str, other: str, bridge: str) -> None:
-    """A name without a wildcard is itself and no other; with one it is a pattern of the whole name, in its case."""
+    """A name without a wildcard means only itself; with one it is a case-sensitive pattern of the whole name."""
     exact = rules({"namespaces": [namespace], "bridges": [bridge]})
     assert refusal(exact, namespace, bridge) == ""
     assert (refusal(exact, other, f"{bridge}x") == "") == (other != namespace)
@@ -277,7 +279,7 @@ def test_names_are_patterns_of_the_whole_name(namespace: str, other: str, bridge
 
 
 def test_directories_of_a_namespace() -> None:
-    """Rules for a namespace that name directories are all that it may use, in place of the setting; without one it has that."""
+    """A namespace whose rules name directories may use only these, instead of the setting's; without any it has the setting's."""
     given_rules = rules({"directories": ["/a", "/b"]}, {"namespaces": ["*"], "directories": ["/b", "/c"]}, {"bridges": ["br"]})
     assert bounds_of(given_rules, "tenant-a", USUAL) == Bounds(
         "tenant-a", ("/a", "/b", "/c"), "setting [[rule]] number 1 and 2, in place of shared_dirs"
@@ -295,7 +297,7 @@ def test_directories_of_a_namespace() -> None:
     )
 )
 def test_anything_is_read_or_refused(raw: Any) -> None:
-    """Whatever is in the file: a rule that is for a namespace, or an error of ours."""
+    """Any content of the file is a rule for a namespace, or an error of ours."""
     for table in ({"namespaces": ["*"], "bridges": raw}, {"namespaces": raw, "directories": []}, {"directories": raw}, raw):
         with suppress(InvalidConfig):
             assert read_rules([table], WHERE)[0].namespaces

@@ -21,9 +21,9 @@ from userspace_cni.cni import protocol
 
 @contextmanager
 def answering(path: Path, answer: bytes | None, *, cut: bool = False, late_s: float = 0.0) -> Iterator[list[bytes]]:
-    """A server that gives this answer to every request and, as the agent, waits for the peer to close; `cut`: it closes itself.
+    """A server that gives this answer to every request and, like the agent, waits for the peer to close; `cut`: it closes itself.
 
-    None: it takes the request and says nothing. `late_s`: it answers so much later.
+    None: it reads the request and answers nothing. `late_s`: it answers so much later.
     """
     heard: list[bytes] = []
     ended = threading.Event()
@@ -59,7 +59,7 @@ def answering(path: Path, answer: bytes | None, *, cut: bool = False, late_s: fl
 
 
 def told(status: int, value: object) -> bytes:
-    """A whole answer with a JSON body."""
+    """A complete answer with a JSON body."""
     return protocol.reply(status, json.dumps(value).encode())
 
 
@@ -83,13 +83,13 @@ def test_all_is_well(tmp_path: Path) -> None:
     ],
 )
 def test_problems(tmp_path: Path, answer: bytes, problems: list[str]) -> None:
-    """Every answer but 200 is a problem, in the agent's words where it has any."""
+    """Every answer but 200 is a problem, in the agent's words if it has any."""
     with answering(tmp_path / "s", answer):
         assert AgentClient(str(tmp_path / "s")).problems("readyz") == problems
 
 
 def test_about_the_agent(tmp_path: Path) -> None:
-    """Version and problems come from one page; a missing version is not asked for again."""
+    """Version and problems come from one page; a missing version costs no second request."""
     path = tmp_path / "s"
     with answering(path, told(200, {"problems": [], "version": "1.2"})):
         assert AgentClient(str(path)).about() == {"version": "1.2", "problems": []}
@@ -119,7 +119,7 @@ def test_no_socket(tmp_path: Path) -> None:
 
 
 def test_no_process_listens(tmp_path: Path) -> None:
-    """A socket that a dead agent left refuses, which is not the same as no agent."""
+    """The socket of a dead agent refuses connections: another error than a missing agent."""
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
@@ -154,7 +154,7 @@ def test_half_an_answer(tmp_path: Path, answer: bytes) -> None:
 def test_an_agent_that_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: NodeLoad, busy: bool, said: str
 ) -> None:
-    """A living agent that is late is given up when its time is over, which a busy node makes longer; its process is named."""
+    """A living agent that does not answer is given up after a limit that is longer on a busy node; its process is named."""
     monkeypatch.setattr(agent_client, "LOOK_S", 0.1)
     monkeypatch.setattr(node_load, "look", lambda: load)
     with answering(tmp_path / "s", None), pytest.raises(SlowAgent, match="it lives") as caught:
@@ -165,7 +165,7 @@ def test_an_agent_that_says_nothing(
 
 
 def test_a_late_answer_of_a_busy_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It counts where the node is busy, and comes too late elsewhere."""
+    """An answer that late counts on a busy node, and is too late on others."""
     monkeypatch.setattr(agent_client, "LOOK_S", 0.3)
     for load in (NodeLoad(0, 2), NodeLoad(200, 2)):
         monkeypatch.setattr(node_load, "look", lambda load=load: load)
@@ -179,7 +179,7 @@ def test_a_late_answer_of_a_busy_node(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_load_of_this_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The more of what runs now and what ran in the last minute counts; a file that is none is no load."""
+    """The larger of what runs now and the last minute's average counts; an invalid file counts as no load."""
     cpus = len(os.sched_getaffinity(0))
     assert node_load.look().cpus == cpus
     assert node_load.look().processes > 0

@@ -1,4 +1,4 @@
-"""The commands for people on a node in memory: what they tell, what they do, and how they end."""
+"""The commands for people on a node in memory: what they print, what they do, and how they end."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Town(World):
         self.kubeconfig = ""
 
     def call(self, verb: str, container: str = CONTAINER, ifname: str = "net1") -> None:
-        """One call of a runtime, which succeeds."""
+        """Make one call of a runtime, which has to succeed."""
         environ = {"CNI_COMMAND": verb, "CNI_CONTAINERID": container, "CNI_NETNS": NETNS, "CNI_IFNAME": ifname}
         assert call_plugin(environ, lambda: STDIN, lambda: self).code == 0
 
@@ -67,7 +67,7 @@ class Town(World):
         self.journal.write(replace(self.record(container), **changes))
 
     def lose(self, container: str = CONTAINER) -> None:
-        """The port is gone, the record is not."""
+        """Remove the port, and leave the record."""
         [port] = (step for step in self.record(container).steps if isinstance(step, OvsPort))
         self.true.discard(name_of(port))
 
@@ -108,7 +108,7 @@ def decoded(result: Result, code: int = 0) -> Any:
 
 
 def test_list(town: Town) -> None:
-    """A line for each attachment with what the switch says of it."""
+    """A line for each attachment with its state at the switch."""
     town.call("ADD", OTHER)
     result = town.cli("list")
     assert result.exit_code == 0
@@ -122,7 +122,7 @@ def test_list(town: Town) -> None:
 
 
 def test_list_of_nothing(tmp_path: Path) -> None:
-    """An empty node is no failure: a line on stderr, and an empty list in JSON."""
+    """An empty node is no failure: there is a line on stderr, and an empty list in JSON."""
     town = Town(tmp_path)
     result = town.cli("list")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no attachments on this node\n")
@@ -150,7 +150,7 @@ def test_list_by_name(town: Town) -> None:
 
 
 def test_list_shows_problems(town: Town) -> None:
-    """An attachment that is not ready, or has a problem at the switch, stands out; the reason is below the table."""
+    """An attachment that is not ready, or has a problem at the switch, is marked; the reason is below the table."""
     town.call("ADD", OTHER)
     town.rewrite(OTHER, state="deleting")
     town.ports.errors["c0ffee012345-net1"] = "could not open \x1b[31m"
@@ -165,7 +165,7 @@ def test_list_shows_problems(town: Town) -> None:
 @pytest.mark.parametrize("command", ["list", "show"])
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_port_that_the_switch_lacks(town: Town, command: str, options: list[str]) -> None:
-    """It is a finding for a script, too; what is being attached or detached is none."""
+    """It is a finding for scripts, too; an attachment that is being made or removed is none."""
     assert town.cli(command, "web", *options).exit_code == 0
     town.lose()
     result = town.cli(command, "web", *options)
@@ -176,13 +176,13 @@ def test_a_port_that_the_switch_lacks(town: Town, command: str, options: list[st
 
 @pytest.mark.parametrize(("state", "code"), [("dead", 1), ("silent", 0), ("unknown", 0), ("alive", 0)])
 def test_attachments_of_a_switch_that_may_not_live(town: Town, state: str, code: int) -> None:
-    """That it is dead is a finding; a silent one may only be late, and of one elsewhere nothing is known."""
+    """A dead switch is a finding; a silent one may only be late; the state of one on another machine is unknown."""
     town.ports.alive = Alive(state, "as the test says")
     assert town.cli("list").exit_code == town.cli("show", "web").exit_code == code
 
 
 def test_list_without_the_switch(town: Town) -> None:
-    """The records are listed all the same; what the switch would say is unknown, and why is on stderr."""
+    """The records are listed; what the switch would report is unknown, and the reason is on stderr."""
     town.unreachable = Unavailable("OVSDB is away")
     result = town.cli("list")
     assert (result.exit_code, result.stderr) == (0, "the switch cannot be asked: OVSDB is away\n")
@@ -212,7 +212,7 @@ def test_show(town: Town) -> None:
 
 
 def test_what_a_newer_switch_says(town: Town) -> None:
-    """Of Interface.status `show` has the keys that are known by name; those that Open vSwitch 4.0 adds do not appear."""
+    """`show` has the keys of Interface.status that it knows; those that Open vSwitch 4.0 adds are not shown."""
     known = {"mode": "client", "status": "connected", "features": "0x1", "num_of_vrings": "2", "numa": "0", "vring_1_size": "256"}
     added = {"tx_tcp_seg_offload": "false", "tx_ip_csum_offload": "true", "n_vring_1_size": "1", "features2": "0x2"}
     town.ports.status = {**known, **added}
@@ -264,7 +264,7 @@ def test_show_unreadable_files(town: Town) -> None:
 
 
 def test_show_needs_a_name(town: Town) -> None:
-    """Without a name it is a mistake in the call; an unknown name ends with 1."""
+    """Without a name it is wrong usage; an unknown name ends with 1."""
     assert town.cli("show").exit_code == 2
     assert town.cli("show", "unknown").exit_code == 1
 
@@ -273,7 +273,7 @@ def test_show_needs_a_name(town: Town) -> None:
 
 
 def test_check(town: Town) -> None:
-    """Nothing differs after ADD; a thing that is lost afterwards is found, by its step."""
+    """Nothing differs after ADD; a thing that is lost afterwards is found, with its step."""
     assert decoded(town.cli("check", "--json")) == {"checked": 1, "drifts": [], "unchecked": []}
     town.lose()
     result = town.cli("check", "web")
@@ -345,7 +345,7 @@ def test_gc_of_an_unfinished_attachment(town: Town) -> None:
 
 
 def test_gc_leaves_work_in_progress(town: Town) -> None:
-    """An ADD that runs is no leftover."""
+    """A running ADD is not cleaned up."""
     town.rewrite(state="applying")
     with town.journal.container_lock(CONTAINER, Deadline.after(60)):
         assert decoded(town.cli("gc", "--dry-run", "--json"))["found"] == []
@@ -417,7 +417,7 @@ def test_gc_of_a_stale_del(town: Town) -> None:
 
 
 def test_gc_of_an_unusable_del(town: Town) -> None:
-    """A DEL whose configuration is no JSON is listed as unreadable, and put aside."""
+    """A DEL whose configuration is no JSON is listed as unreadable, and moved aside."""
     town.spool_del(101, stdin=b"{")
     [found] = decoded(town.cli("gc", "--dry-run", "--json"), 1)["found"]
     assert found["action"] == "put it aside"
@@ -443,7 +443,7 @@ def test_gc_that_does_not_come_to_its_end(town: Town) -> None:
 
 
 def test_gc_without_the_switch(town: Town) -> None:
-    """An empty list proves nothing while ports cannot be listed: exit code 3; with findings it is 1."""
+    """While ports cannot be listed, an empty list proves nothing: exit code 3; with findings it is 1."""
     town.unreachable = Unavailable("OVSDB is away")
     result = town.cli("gc")
     assert result.exit_code == 3
@@ -465,7 +465,7 @@ def test_gc_by_the_agent(town: Town) -> None:
 
 
 def test_gc_beside_a_dead_agent(town: Town) -> None:
-    """When the agent refuses, a note says so, and this process does the work."""
+    """When the agent refuses, a note says so, and gc does the work itself."""
     town.rewrite(state="applying")
     path = town.directory / "run" / "agent.sock"
     path.parent.mkdir()
@@ -480,7 +480,7 @@ def test_gc_beside_a_dead_agent(town: Town) -> None:
 
 
 def test_status_of_a_good_node(town: Town) -> None:
-    """Without an agent a node with a switch is good, and a line says that there is no agent."""
+    """A node with a switch and no agent is good, and a line says that there is no agent."""
     result = town.cli("status")
     assert result.exit_code == 0
     rows = {line.split()[0]: line for line in result.stdout.splitlines()}
@@ -529,7 +529,7 @@ def test_status_counts_what_waits(town: Town) -> None:
     ],
 )
 def test_status_of_a_bad_datapath(town: Town, error: NotServing, alive: Alive) -> None:
-    """OVSDB answers, the datapath is not usable: a finding in the words of STATUS."""
+    """When OVSDB answers but the datapath is not usable, that is a finding in the words of STATUS."""
     town.ports.serving_error, town.ports.alive = error, alive
     told_of = decoded(town.cli("status", "--json"), 1)
     assert told_of["switch"]["reachable"]
@@ -562,7 +562,7 @@ def test_status_with_an_agent(town: Town) -> None:
 
 
 def test_status_on_a_busy_node(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent that lives and is slow is told so, asked once, and no finding, unless the node is idle."""
+    """On a busy node a slow agent is reported as such, asked once, and no finding; on an idle node it is one."""
     monkeypatch.setattr(agent_client, "LOOK_S", 0.05)
     path = town.directory / "run" / "agent.sock"
     path.parent.mkdir()
@@ -578,7 +578,7 @@ def test_status_on_a_busy_node(town: Town, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_switch_that_answers_late(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ovs-vswitchd that is silent at first is asked again on a busy node, and what it says then counts."""
+    """On a busy node a silent ovs-vswitchd is asked again, and a late answer counts."""
     monkeypatch.setattr(node_load, "look", lambda: NodeLoad(1000.0, 2))
     for command in ("status", "list"):
         answers = iter([Alive("silent", "no answer in time")] * 2)
@@ -647,7 +647,7 @@ def test_settings_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, command: 
 
 
 def test_a_mistake_is_told_without_a_traceback() -> None:
-    """So it is by the program, which ends with the same code."""
+    """The program reports it in the same way, and ends with the same code."""
     environ = {**os.environ, "USERSPACE_CNI_TICK_S": "soon"}
     argv = [sys.executable, "-m", "userspace_cni", "list"]
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
@@ -688,7 +688,7 @@ LOOKING = [(command, 3, "reading the records in") for command in (*COMMANDS, ["k
 
 
 def _as_unprivileged(directory: str, cases: list[tuple[list[str], int, str]], answer: Connection) -> None:
-    """Run each command, in this process, as a user who is not root; answer with those that end otherwise than the case says."""
+    """Run each command, in this process, as a user who is not root; return those that end differently from the case."""
     if os.geteuid() == 0:
         os.setresuid(65534, 65534, 65534)
     os.environ |= {"USERSPACE_CNI_STATE_DIR": f"{directory}/closed/state", "USERSPACE_CNI_RUN_DIR": f"{directory}/run"}
@@ -703,7 +703,7 @@ def _as_unprivileged(directory: str, cases: list[tuple[list[str], int, str]], an
 
 @pytest.mark.parametrize("cases", [LOOKING, ACTING], ids=["looking", "acting"])
 def test_a_user_who_may_not(tmp_path: Path, cases: list[tuple[list[str], int, str]]) -> None:
-    """To others than root a closed store would look empty: it is refused with 3.
+    """For users other than root a closed store would look empty: the command is refused with 3.
 
     A command that needs root says so, and why, before it tries anything as another user.
     """
@@ -739,7 +739,7 @@ def test_an_interrupt_is_quiet(tmp_path: Path) -> None:
 
 
 def test_a_pipe_that_is_closed(town: Town) -> None:
-    """`list | head` ends without a complaint."""
+    """`list | head` ends without an error message."""
     settings = f"USERSPACE_CNI_STATE_DIR={town.directory}/state USERSPACE_CNI_RUN_DIR={town.directory}/run"
     command = f"{settings} {sys.executable} -m userspace_cni list --json | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)

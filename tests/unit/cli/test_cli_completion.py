@@ -1,4 +1,4 @@
-"""A shell completes the command line of the program as it is installed, and a runtime's call never answers a shell."""
+"""A shell completes the command line of the installed program, and a call of a runtime never answers a shell."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLUGIN = [sys.executable, "-m", "userspace_cni"]
     ],
 )
 def test_bash(typed: str, expected: set[str]) -> None:
-    """It completes commands, those of groups, and options, by what the program tells it without arguments."""
+    """Commands, those of groups, and options are completed, with the script that the program prints."""
     done = subprocess.run(["bash", "-c", COMPLETES, "bash", typed], env=ENVIRON, capture_output=True, text=True, check=True)
     assert (set(done.stdout.split()), done.stderr) == (expected, "")
 
@@ -49,6 +49,6 @@ def test_a_runtimes_call(asked: str) -> None:
 
 
 def test_without_arguments() -> None:
-    """Where no shell asks, the program says what it is."""
+    """Unless a shell asks, the program prints what it is."""
     done = subprocess.run(PLUGIN, env=ENVIRON, capture_output=True, text=True, check=True)
     assert "for people: userspace-cni --help" in done.stderr

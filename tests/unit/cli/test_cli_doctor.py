@@ -1,4 +1,4 @@
-"""What `kubevirt doctor` shows of a node in memory, and who is at a socket."""
+"""What `kubevirt doctor` reports of a node in memory, and which process is at a socket."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from userspace_cni.linux.unix_sockets import UnixSocket, file_of
 
 
 def test_who_is_at_a_socket(tmp_path: Path) -> None:
-    """The file decides, not the name, which is the same for all VMs of a network; without a full view it is not "none"."""
+    """The file decides, not the name, which all VMs of a network share; without a full view the answer is not "none"."""
     path = tmp_path / "a.sock"
     path.touch()
     facts = path.stat()
@@ -52,7 +52,7 @@ def _pages(free: int) -> HugepagePool:
 
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Town]:
-    """A node in memory with enough huge pages, in a directory with a short path: pytest's may be too long for sockets."""
+    """A node in memory with enough huge pages, in a directory with a path short enough for sockets."""
     monkeypatch.setattr(hugepages, "look", lambda **_: HugePages((), (_pages(512),), ()))
     with TemporaryDirectory(prefix="uc-") as directory:
         yield Town(Path(directory))
@@ -86,7 +86,7 @@ def test_only_vms_are_looked_at(town: Town) -> None:
 
 
 def test_by_name(town: Town) -> None:
-    """A VM's or a pod's name chooses, and an interface's all of that name; an unknown name ends with 1, as with list."""
+    """The name of a VM or pod chooses it, an interface's chooses all of that name; an unknown name ends with 1, as with list."""
     for name in ("vm", "ns/vm", "ns/vm/net1", "net1", "virt-launcher-vm-abcde", "c0ffee"):
         assert told(town, name)["checked"] == 1
     result = town.cli("kubevirt", "doctor", "deadbeef")
@@ -133,7 +133,7 @@ def test_a_lost_port(town: Town) -> None:
 
 
 def test_a_dead_datapath(town: Town) -> None:
-    """A dead ovs-vswitchd is an error of the switch, and what it said of ports before is not shown."""
+    """A dead ovs-vswitchd is an error of the switch, and its last states of ports are not shown."""
     town.ports.alive = replace(town.ports.alive, state="dead", reason="gone")
     found = told(town, code=1)
     assert [(each["name"], each["where"]) for each in found["findings"]] == [("port-down", "switch")]
@@ -178,7 +178,7 @@ def test_notes_of_a_healthy_node(town: Town) -> None:
 
 
 def test_pages_that_healthy_vms_took(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are no fault while all VMs run, and may be why one does not."""
+    """Used-up pages are no fault while all VMs run, and may be the reason why one does not."""
     monkeypatch.setattr(hugepages, "look", lambda **_: HugePages((), (_pages(0),), ()))
     assert [each["severity"] for each in told(town)["findings"] if each["name"] == "hugepages-short"] == ["note"]
     assert "hugepages-short" not in town.cli("kubevirt", "doctor").stdout
@@ -187,7 +187,7 @@ def test_pages_that_healthy_vms_took(town: Town, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_size_that_is_none(town: Town) -> None:
-    """--guest takes an amount of memory."""
+    """--guest accepts an amount of memory."""
     assert town.cli("kubevirt", "doctor", "--guest", "much").exit_code == 2
 
 
@@ -222,13 +222,13 @@ def install(api: ApiServer, cluster: str, form: Version) -> None:
 
 
 def of_plugins(found: Any) -> list[tuple[str, str, str]]:
-    """The findings that are of no VM and of no part of the node."""
+    """The findings that are about neither a VM nor a part of the node."""
     return [(each["name"], each["severity"], each["where"]) for each in found["findings"] if each["where"].startswith("cluster")]
 
 
 @pytest.mark.parametrize(("cluster", "form"), [("1.10", (1, 9)), ("1.9", (1, 10))])
 def test_a_plugin_that_has_lost_its_hook(town: Town, api: ApiServer, cluster: str, form: Version) -> None:
-    """KubeVirt was upgraded, or went back: the server has the Plugin without its hook, which is an error with what to apply."""
+    """After an upgrade or downgrade of KubeVirt the server has the Plugin without its hook: an error with what to apply."""
     install(api, cluster, form)
     found = told(town, code=1)
     assert of_plugins(found) == [("plugin-pruned", "error", "cluster: Plugin userspace-cni-vhostuser")]
@@ -243,7 +243,7 @@ def test_a_plugin_of_the_clusters_version(town: Town, api: ApiServer, cluster: s
 
 
 def test_a_cluster_without_plugins(town: Town, api: ApiServer) -> None:
-    """A server that knows no Plugins, or has none, is no reason for a word, and KubeVirt's object is not asked for."""
+    """A server that knows no Plugins, or has none, causes no message, and KubeVirt's object is not read."""
     assert of_plugins(told(town)) == []
     api.define(definition("1.10"))
     assert of_plugins(told(town)) == []
@@ -251,7 +251,7 @@ def test_a_cluster_without_plugins(town: Town, api: ApiServer) -> None:
 
 
 def test_plugins_that_cannot_be_read(town: Town, api: ApiServer) -> None:
-    """What the account may not read is a note with the right that it needs; a server that is away leaves something unchecked."""
+    """When the account may not read them, a note has the right that it needs; while the server is away they are unchecked."""
     install(api, "1.10", (1, 9))
     api.faults.append(Fault("LIST", status=403))
     found = told(town)

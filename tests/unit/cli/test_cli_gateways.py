@@ -1,4 +1,4 @@
-"""`gateway status` says that a gateway holds only where it was found that the node forwards for it."""
+"""`gateway status` says that a gateway holds only if the trial found that the node forwards for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Passages = dict[int, tuple[str, str]]
 
 
 def answer(passages: Passages | None, *, ready: bool = True) -> dict[str, Any]:
-    """What an agent says of the gateway br0-gw; None for an agent that knows nothing of passages."""
+    """An agent's answer about the gateway br0-gw; None: an agent that does not know passages."""
     spec = {"kind": "gateway", "name": "br0-gw", "source": "settings", "said_by": "a file", "desired": True, "ready": ready}
     found: dict[str, Any] = {"specs": [{**spec, "problem": "" if ready else "no", "steps": []}], "concerns": [], "mirrors": {}}
     if passages is not None:
@@ -29,7 +29,7 @@ def answer(passages: Passages | None, *, ready: bool = True) -> dict[str, Any]:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, directory: Path, found: dict[str, Any], *arguments: str) -> Result:
-    """The command, whose agent tries and says this; without a trial it knows nothing."""
+    """The command; the agent's trial has this result, and without a trial it knows nothing."""
     monkeypatch.setattr(AgentClient, "gateways", lambda _: found)
     monkeypatch.setattr(AgentClient, "network", lambda _: answer({}))
     settings = Settings(state_dir=str(directory / "state"), run_dir=str(directory / "run"), short_dir=str(directory / "short"))
@@ -52,7 +52,10 @@ def run(monkeypatch: pytest.MonkeyPatch, directory: Path, found: dict[str, Any],
     ],
 )
 def test_states(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: dict[str, Any], state: str, code: int) -> None:
-    """What was not tried is unknown, also of an agent of an earlier release; one version that is lost is enough."""
+    """Without a trial the state is unknown, also from an agent of an earlier release.
+
+    One lost IP version is enough for a failure.
+    """
     done = run(monkeypatch, tmp_path, found)
     assert (done.exit_code, state in done.stdout) == (code, True)
     assert ("holds" in done.stdout) == (state == "holds")

@@ -1,4 +1,4 @@
-"""What a start of the command line imports: of its commands the one that is called, and of libraries what that one needs."""
+"""What a start of the command line imports: only the called command, and only the libraries that it needs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from userspace_cni.cli.main import userspace_cni
 
 ROOT = Path(__file__).parents[3]
 STORE = frozenset(("_cffi_backend", "localdb"))
-"""What is needed to read records: the store, and the binding of our C."""
+"""What reading records needs: the store, and the binding of our C."""
 OTHERS = ("google", "grpc", "kubernetes", "prometheus_client", "psutil", "pyroute2", "rich", "urllib3", "yaml")
 LIBRARIES = STORE | {"click", "ovs", "ovsdbapp", *OTHERS}
-"""What pyproject.toml names, as it is imported, and the store."""
+"""The libraries in pyproject.toml under their import names, and the store."""
 SWITCH = STORE | {"ovs"}
 
 HELP = {
@@ -53,7 +53,7 @@ HELP = {
     "uplink remove": STORE,
     "uplink status": STORE,
 }
-"""What a command's module imports beside click, by its words; nothing where it is not named."""
+"""What a command's module imports beside click, by the command's words; nothing for those not listed."""
 CALLS = {
     "": (0, set()),
     "--version": (0, {"click"}),
@@ -75,7 +75,7 @@ CALLS = {
     "check": (0, SWITCH | {"click"}),
     "status": (3, SWITCH | {"click", "rich"}),
 }
-"""Exit code on a node that has neither agent, switch nor records, and the libraries that are imported by then."""
+"""Exit code on a node that has neither agent, switch nor records, and the libraries that are imported then."""
 SHARED = {
     "nic-to-bridge": {"userspace_cni.cli.network.uplink_commands", "userspace_cni.cli.network.network_status"},
     "uninstall": {"userspace_cni.cli.node.gc"},
@@ -94,7 +94,7 @@ LIBRARY = (
     "ssl",
     "tomllib",
 )
-"""What takes the longest of the standard library, of which nothing is said here."""
+"""Slow parts of the standard library, which this file does not judge."""
 PROGRAM = f"""
 import {", ".join(LIBRARY)}
 import os, sys
@@ -114,7 +114,7 @@ for line in sys.stdin:
     sys.stderr.write("\\n" + " ".join(sys.modules))
     sys.exit(code)
 """
-"""For each line of its stdin a process that has run the command line, and its exit code on stdout."""
+"""A program that, for each line of stdin, runs the command line in a forked process and prints its exit code."""
 
 
 class Starts:
@@ -151,7 +151,7 @@ def starts() -> Iterator[Starts]:
 
 
 def commands(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command, click.Command]]:
-    """Every command below: its words, what stands for it in its group, and itself."""
+    """Every command: its words, its placeholder in the group, and the command itself."""
     itself = loaded(command)
     if words:
         yield " ".join(words), command, itself
@@ -182,7 +182,7 @@ def test_a_command_imports_itself(tmp_path: Path, starts: Starts, words: str) ->
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_imports_what_it_needs(tmp_path: Path, starts: Starts, call: str) -> None:
-    """By the end of a call nothing is imported that it has no use for: lists of commands need no command, pages no switch."""
+    """By its end a call has imported nothing that it does not use: lists of commands need no command, pages no switch."""
     expected, libraries = CALLS[call]
     code, modules = starts.start(tmp_path, *call.split())
     assert (code, modules & LIBRARIES) == (expected, libraries)
@@ -190,7 +190,10 @@ def test_a_call_imports_what_it_needs(tmp_path: Path, starts: Starts, call: str)
 
 @pytest.mark.parametrize("words", [words for words, (listed, _) in ALL.items() if isinstance(listed, DeferredCommand)])
 def test_a_command_is_what_its_group_says(words: str) -> None:
-    """The name of a command is the one in its group. Its line has one place: there, or else it is cut from its help."""
+    """A command has the name that its group gives it.
+
+    Its line of help is in one place: the group, or the beginning of its help.
+    """
     listed, itself = ALL[words]
     assert itself.name == listed.name == words.rsplit(maxsplit=1)[-1]
     assert itself.short_help is None

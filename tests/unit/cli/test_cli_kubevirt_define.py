@@ -79,7 +79,7 @@ def define(*arguments: object, code: int = 0, stdin: str | bytes | None = None) 
 
 @pytest.mark.parametrize(("made", "namespace"), [(instance, "there"), (machine, "default")], ids=["instance", "machine"])
 def test_the_definition_is_on_stdout_and_why_on_stderr(tmp_path: Path, domain: Path, made: Any, namespace: str) -> None:
-    """A VMI is read as it is, of a VM the template; stdout has only XML, stderr a line for the network."""
+    """A VMI is read as it is, a VM by its template; stdout has only XML, stderr a line per network."""
     result = define(written(tmp_path, made()), domain)
     assert result.stdout.startswith("<domain ")
     assert result.stdout.endswith("</domain>\n")
@@ -145,7 +145,7 @@ def test_network_info_tells_mac_and_mtu(tmp_path: Path, domain: Path) -> None:
 
 
 def test_another_binding(tmp_path: Path, domain: Path) -> None:
-    """Interfaces of the binding that is named are ours, and a VM without one is refused, with the bindings that it has."""
+    """Interfaces with the named binding are ours; a VM without one is refused, with the bindings that it has."""
     vmi = instance()
     vmi["spec"]["domain"]["devices"]["interfaces"][0]["binding"]["name"] = "dpdk"
     path = written(tmp_path, vmi)
@@ -200,6 +200,6 @@ def test_files_that_are_none_of_these(tmp_path: Path, domain: Path) -> None:
 
 @pytest.mark.parametrize("spec", [None, [], "text", {"template": 1}, {"template": {"metadata": [], "spec": None}}])
 def test_a_machine_with_anything_for_a_template(tmp_path: Path, domain: Path, spec: Any) -> None:
-    """Whatever stands where the template should, it is a VM without our interface or bad input, never a fault."""
+    """Any value as the template gives a VM without our interface or an input error, never a crash."""
     result = define(written(tmp_path, {**machine(), "spec": spec}), domain, code=1)
     assert result.stderr.startswith("error  other-binding: ")

@@ -36,7 +36,7 @@ def names(told: Any) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def files() -> Files:
-    """Manifests in which all is right."""
+    """Manifests without any fault."""
     return Files()
 
 
@@ -108,7 +108,7 @@ def test_files_together(tmp_path: Path, files: Files) -> None:
 
 
 def test_stdin_and_xml() -> None:
-    """A definition is known by what it begins with, from stdin too."""
+    """A domain definition is recognised by its beginning, from stdin, too."""
     told = decoded("-", stdin="\n<domain><devices><interface type='vhostuser'/></devices></domain>", code=1)
     assert ("no-shared-memory", "error") in names(told)
     assert {each["where"] for each in told["findings"]} == {"stdin: domain XML"}
@@ -130,7 +130,7 @@ def test_other_objects_are_named(tmp_path: Path) -> None:
 
 
 def test_others_beside_are_no_failure(tmp_path: Path, files: Files) -> None:
-    """Other objects beside a VM's are left alone; with only an empty list nothing was judged."""
+    """Other objects beside a VM's are ignored; with only an empty list nothing was judged."""
     path = tmp_path / "a.json"
     path.write_text(json.dumps([{"kind": "Service"}, files.kubevirt, files.network, files.vm]))
     assert decoded(path)["findings"] == []
@@ -170,7 +170,7 @@ def test_directories_are_entered(tmp_path: Path, files: Files) -> None:
 
 
 def test_only_what_has_an_end_is_read(tmp_path: Path) -> None:
-    """A named pipe without a writer is wrong usage and no hang; a pipe that is open already is read."""
+    """A named pipe without a writer is wrong usage and does not hang; a pipe that is already open is read."""
     pipe = tmp_path / "pipe.yaml"
     os.mkfifo(pipe)
     refused = lint(pipe)
@@ -226,7 +226,7 @@ def test_a_template_is_reported_as_one(tmp_path: Path, text: str) -> None:
 
 
 def test_keys_that_send_the_port_elsewhere(tmp_path: Path) -> None:
-    """A misspelt key is an error; an unknown key in our blocks, or a block in another place, a warning; others' keys a note."""
+    """A misspelt key is an error; an unknown key in our blocks, or a block in the wrong place, a warning; others' keys a note."""
     path = tmp_path / "net.yaml"
     cases: list[tuple[dict[str, Any], str]] = [
         ({"host": {"bridge": {"name": "br9"}}}, "warning"),
@@ -337,7 +337,7 @@ def test_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_control_characters_do_not_reach_a_terminal(tmp_path: Path, files: Files) -> None:
-    """Control characters of a file are shown, and not obeyed."""
+    """Control characters of a file are printed in escaped form."""
     files.nic["model"] = "\x1b[31mred"
     path = tmp_path / "a.yaml"
     path.write_text(text_of(files))
@@ -356,7 +356,7 @@ def test_binding(tmp_path: Path, files: Files) -> None:
 @settings(max_examples=100)
 @given(st.binary(max_size=60) | st.text(alphabet="{}[]:-&*<>|'\"\n\t !%@#a1", max_size=60).map(str.encode))
 def test_any_bytes(raw: bytes) -> None:
-    """Any bytes on stdin end with 0 or 1, and with JSON."""
+    """Any bytes on stdin end with 0 or 1, and with valid JSON."""
     result = lint("-", "--json", stdin=raw)
     assert result.exit_code in (0, 1)
     json.loads(result.stdout)

@@ -58,7 +58,10 @@ def test_a_good_network(tmp_path: Path) -> None:
 
 
 def test_what_adds_error_would_be(tmp_path: Path) -> None:
-    """Each misspelt key, with file, document, network, key and code; later findings are as if it were corrected."""
+    """Each misspelt key is reported with file, document, network, key and code.
+
+    Later findings are made as if it were corrected.
+    """
     host = {"brigde": {"bridgeNme": "br9", "vlanid": 5}, "vhots": {"mode": "client", "sokcetfile": "../x"}}
     path = tmp_path / "all.yaml"
     path.write_text(yaml.safe_dump_all([{"kind": "Service", "metadata": {"name": "s"}}, definition({**GOOD, "host": host})]))
@@ -127,7 +130,9 @@ def test_findings_of_a_network(tmp_path: Path, config: dict[str, Any], expected:
 
 
 def test_what_a_plugin_inherits(tmp_path: Path) -> None:
-    """Name and version come from the list, from a version list, or from the definition; Multus' delegates are networks too."""
+    """Name and version come from the list, from a list of versions, or from
+    the definition; Multus' delegates are networks, too.
+    """
     bare = {"type": "userspace"}
     configs = {
         "list.conflist": {"cniVersion": "1.0.0", "name": "l", "plugins": [{"type": "tuning"}, bare]},
@@ -169,7 +174,7 @@ def test_keys_that_are_given_twice(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_what_cannot_be_read(tmp_path: Path, text: str, words: str) -> None:
-    """A text that is no configuration, and an object that is nearly a definition, are findings, and other files are judged."""
+    """A text that is no configuration, and an almost valid definition, are findings; other files are judged."""
     path, other = tmp_path / "a.yaml", tmp_path / "b.conf"
     path.write_text(text)
     other.write_text(json.dumps(GOOD))
@@ -181,7 +186,7 @@ def test_what_cannot_be_read(tmp_path: Path, text: str, words: str) -> None:
 
 
 def test_a_file_of_the_runtime_is_json(tmp_path: Path) -> None:
-    """YAML, a tab too many or half a text in a .conf is told as JSON that is none: no runtime reads anything else there."""
+    """YAML and broken text in a .conf are reported as invalid JSON, because runtimes read only JSON there."""
     path = tmp_path / "a.conf"
     for text in ("type: userspace\n", '{"type": "userspace",\n\t}', '{"type"'):
         path.write_text(text)
@@ -190,8 +195,10 @@ def test_a_file_of_the_runtime_is_json(tmp_path: Path) -> None:
 
 
 def test_others_are_passed_over_by_name(tmp_path: Path) -> None:
-    """Other objects, networks of other types, and a definition whose configuration is on the node, are named; alone they are an
-    error of their own."""
+    """Other objects, networks of other types, and a definition whose configuration is on the node, are named.
+
+    With nothing else they are an error.
+    """
     path = tmp_path / "a.yaml"
     elsewhere = {**definition(GOOD, "far"), "spec": {}}
     others = [{"kind": "Pod", "metadata": {"name": "p"}}, definition({"type": "macvlan", "name": "m"}, "mac"), elsewhere]
@@ -219,7 +226,7 @@ def test_usage(tmp_path: Path) -> None:
 
 
 def test_control_characters_do_not_reach_a_terminal(tmp_path: Path) -> None:
-    """Control characters of a file are shown, and not obeyed."""
+    """Control characters of a file are printed in escaped form."""
     path = tmp_path / "a.conf"
     path.write_text(json.dumps(changed(**{"\x1b[31mred": 1})))
     assert "\x1b" not in lint(path).stdout
@@ -236,7 +243,7 @@ def test_the_documents_networks_are_clean() -> None:
 @settings(max_examples=200)
 @given(st.text(max_size=30) | st.text(alphabet='{}[]":, \nuserspacetype', max_size=60))
 def test_any_text(text: str) -> None:
-    """Any configuration is judged, or a finding says why not."""
+    """Any text is judged, or a finding says why not."""
     judged = JudgedNetworks()
     judge_text(judged, Place("x", 1), text)
     judge_document(judged, "x", 1, definition(text))

@@ -1,4 +1,4 @@
-"""`lint` on networks as people have them: of the former plugin, of its forks, and of the programs that they come from."""
+"""`lint` on networks as users have them: from the former plugin, its forks, and the programs that they copied from."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_network_of_the_former_plugin_with_its_log() -> None:
 
 
 def test_notes_beside_a_warning_and_none_at_all(tmp_path: Path) -> None:
-    """A log level that there is not is a note as well; a warning counts beside notes; --strict finds nothing where nothing is."""
+    """An unknown log level is a note, too; a warning counts beside notes; --strict passes without findings."""
     good = {"cniVersion": "1.0.0", "name": "n", "type": "userspace", "host": {"vhost": {"mode": "client"}}}
     level, colour = good | {"logLevel": "loud"}, good | {"logLevel": "loud", "colour": "red"}
     for config, options, code, severities in (

@@ -1,4 +1,4 @@
-"""`load` on a node in memory: its output, its exit codes, and when figures are not to be trusted."""
+"""`load` on a node in memory: its output, its exit codes, and when its figures are unreliable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["lab"]
 
 
 class Blasting:
-    """In place of the loop in C: a million frames a second are sent, and all but `lost` of each slice arrive."""
+    """Replaces the loop in C: a million frames a second are sent, and all but `lost` of each slice arrive."""
 
     def __init__(self, lost: int = 0, until: int = 1 << 30) -> None:
         self.lost = lost
@@ -41,7 +41,7 @@ class Blasting:
 
 @pytest.fixture
 def seat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A core of its own, whatever this machine does meanwhile."""
+    """A core of its own, whatever else runs on this machine."""
     monkeypatch.setattr(cores, "polling_cores", lambda: frozenset({1}))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)
@@ -91,14 +91,14 @@ def test_a_line_for_each_second(lab: Lab, seat: None, monkeypatch: pytest.Monkey
 
 
 def test_a_load_of_less_than_a_second(lab: Lab, seat: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no table of seconds then, and so no heading of one."""
+    """It prints no table of seconds, not even its heading."""
     use(monkeypatch, Blasting())
     assert "second" not in lab.town.cli("load", *NAMES, "--seconds", "0.3").stdout
     assert "nan is not a number" in lab.town.cli("load", *NAMES, "--seconds", "nan").stderr
 
 
 def test_cores_are_looked_at_when_the_ports_are_there(lab: Lab, seat: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A switch polls for its first port on: before that its cores would be taken for free ones."""
+    """The switch begins to poll with its first port: before that, its cores would look free."""
     use(monkeypatch, Blasting())
     monkeypatch.setattr(cores, "polling_cores", lambda: frozenset({lab.entered}))
     told = json.loads(lab.town.cli("load", *NAMES, "--seconds", "0.2", "--json").stdout)
@@ -107,7 +107,7 @@ def test_cores_are_looked_at_when_the_ports_are_there(lab: Lab, seat: None, monk
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_that_gets_lost(lab: Lab, seat: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter swallows its exception in a callback: the measurement ends after that slice."""
+    """When the interpreter swallows the signal's exception in a callback, the measurement still ends after that slice."""
 
     class Losing(Blasting):
         def end(self) -> None:
@@ -129,7 +129,7 @@ def test_both_ways(lab: Lab, seat: None, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_other_end_is_not_forgotten(lab: Lab, seat: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one direction B says a word in each slice: a bridge that forgot it would flood what A sends."""
+    """In one direction B sends a frame in each slice: otherwise the bridge would forget it and flood what A sends."""
     use(monkeypatch, Blasting())
     order = lab.fronts[1].pairs[0].order
     assert lab.town.cli("load", *NAMES, "--seconds", "1").exit_code == 0
@@ -150,7 +150,7 @@ def test_frames_in_flight_are_not_lost(lab: Lab, seat: None, monkeypatch: pytest
 
 
 def test_nothing_arrives_any_more(lab: Lab, seat: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a second without a frame `load` ends with 1, and says where to look."""
+    """After a second without a frame `load` ends with 1 and says where to look."""
     blasting = use(monkeypatch, Blasting(lost=200_000))
     result = lab.town.cli("load", *NAMES, "--seconds", "3600")
     assert (result.exit_code, len(blasting.asked)) == (1, 5)
@@ -167,7 +167,7 @@ def test_a_signal_shows_what_was_measured(lab: Lab, seat: None, monkeypatch: pyt
 
 
 def test_a_port_that_is_removed(lab: Lab, seat: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A DEL during the measurement is not hindered: that ends with 1, and shows what was measured until then."""
+    """A DEL during the measurement is not delayed: the measurement ends with 1, and shows its result so far."""
 
     class Removing(Blasting):
         def end(self) -> None:
@@ -181,7 +181,7 @@ def test_a_port_that_is_removed(lab: Lab, seat: None, monkeypatch: pytest.Monkey
 
 
 def test_figures_of_the_scheduler(lab: Lab, seat: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the switch polls on every core, or another process used the generator's core, the figures are not to be trusted."""
+    """When the switch polls on every core, or another process used the generator's core, the figures are marked as unreliable."""
     use(monkeypatch, Blasting())
     monkeypatch.setattr(cores, "polling_cores", lambda: frozenset({0, 1}))
     assert "the switch polls on every core" in lab.town.cli("load", *NAMES, "--seconds", "0.2").stderr
@@ -191,7 +191,7 @@ def test_figures_of_the_scheduler(lab: Lab, seat: None, monkeypatch: pytest.Monk
 
 
 def test_cores_on_which_a_switch_polls(tmp_path: Path) -> None:
-    """They are told by the names of its threads; threads of others and what has ended do not matter."""
+    """They are recognised by the names of the switch's threads; other threads and ended ones do not matter."""
     switch = ["ovs-vswitchd-dp", "pmd-c01/id:8", "pmd-c11/id:9", "urcu3"]
     names = {"7": ("ovs-vswitchd-dp", switch), "8": ("bash", ["pmd-c05/id:1"])}
     for pid, (name, threads) in names.items():
@@ -218,7 +218,7 @@ def test_the_generator_stays_off_the_switch(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_ends_are_looked_at_as_for_ping(lab: Lab) -> None:
-    """What `ping` refuses `load` refuses too."""
+    """`load` refuses what `ping` refuses."""
     lab.ports.seen["c0ffee012345-net1"] = {"link_state": "up"}
     result = lab.town.cli("load", *NAMES)
     assert (result.exit_code, result.stdout, lab.touched) == (1, "", [])

@@ -18,7 +18,7 @@ __all__ = ["lab"]
 
 
 class Bouncing:
-    """In place of the loop in C: each round trip takes one of `times` nanoseconds in turn, 0 for one that is lost."""
+    """Replaces the loop in C: each round trip takes one of `times` nanoseconds in turn, 0 for one that is lost."""
 
     def __init__(self, *times: int, until: int = 1 << 30) -> None:
         self.times = times
@@ -45,7 +45,7 @@ def use(monkeypatch: pytest.MonkeyPatch, bouncing: Bouncing) -> Bouncing:
 
 
 def test_output_of_round_trips(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As JSON: both ends, percentiles and buckets of all round trips that were asked for, and nothing of the ports is left."""
+    """JSON has both ends, percentiles and buckets of all requested round trips; no port is left."""
     bouncing = use(monkeypatch, Bouncing(1600, 1700, 1800, 2500))
     result = lab.town.cli("ping", *NAMES, "--json", "--size", "128")
     assert result.exit_code == 0, result.output
@@ -97,7 +97,7 @@ def test_some_are_lost(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_are_lost(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`ping` does not wait for all of them: after some lost ones in a row it ends with 1, and says where to look."""
+    """`ping` does not wait for all: after some losses in a row it ends with 1 and says where to look."""
     bouncing = use(monkeypatch, Bouncing(0))
     result = lab.town.cli("ping", *NAMES, "--count", "100000")
     assert result.exit_code == 1
@@ -117,7 +117,7 @@ def test_ctrl_c_shows_what_was_measured(lab: Lab, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_ctrl_c_that_gets_lost(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter swallows its exception in a callback: the measurement ends all the same, with what was measured."""
+    """When the interpreter swallows the signal's exception in a callback, the measurement still ends, with its result so far."""
 
     class Losing(Bouncing):
         def end(self) -> None:
@@ -131,7 +131,7 @@ def test_ctrl_c_that_gets_lost(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_one_frame_of_others(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One is told as one."""
+    """A single foreign frame is reported in the singular."""
 
     def bounce(a: object, b: object, count: int, **how: Any) -> Echoes:
         return Echoes([1600] * count, 0, 1)
@@ -148,7 +148,7 @@ def test_ctrl_c_before_anything_was_measured(lab: Lab, monkeypatch: pytest.Monke
 
 
 def test_a_port_that_is_removed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A DEL during the measurement is not hindered: that ends with 1, and shows what was measured until then."""
+    """A DEL during the measurement is not delayed: the measurement ends with 1, and shows its result so far."""
 
     class Removing(Bouncing):
         def end(self) -> None:

@@ -1,4 +1,4 @@
-"""The commands about routes in pods: what they take, what they show of an agent's answer, and how they are refused."""
+"""The commands about routes in pods: their arguments, how they show an agent's answer, and how they are refused."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def says(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
-    """The agent answers this, or it is the error with which it is not reached."""
+    """The agent's answer, or the error with which it cannot be reached."""
 
     def routes(_: AgentClient, *, look: bool = False) -> Any:
         assert not look
@@ -87,7 +87,7 @@ def cells(result: Result) -> list[list[str]]:
 
 
 def test_routes_and_pods_are_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each thing that is wanted or told of a pod is a line, with whose it is; what the agent cannot read is on stderr."""
+    """Each route wanted or reported of a pod is a line with its owner; what the agent cannot read is on stderr."""
     says(monkeypatch, TOLD)
     result = run("routes", "list", "--pod", "default/web-0")
     assert result.exit_code == 0
@@ -104,7 +104,7 @@ def test_routes_and_pods_are_shown(run: Run, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_container_without_a_name_is_called_by_its_id(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By so much of it as `--pod` takes; an ID that a person has chosen is shown as it is."""
+    """It is shown with as much of the ID as `--pod` accepts; an ID that a person chose is shown whole."""
     nameless = {**POD, "namespace": "", "name": "", "uid": "", "wanted": [], "refused": [], "conflicts": []}
     ids = ("5f" * 32, "my-sandbox")
     says(monkeypatch, {**TOLD, "pods": [{**nameless, "sandbox": each} for each in ids]})
@@ -115,7 +115,7 @@ def test_a_container_without_a_name_is_called_by_its_id(run: Run, monkeypatch: p
 
 
 def test_one_pod_as_json(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has the pod and the Routes that concern it; a pod that is unknown is a failure that names what could not be read."""
+    """JSON has the pod and the Routes that concern it; an unknown pod is a failure that names what could not be read."""
     says(monkeypatch, TOLD)
     found = json.loads(run("routes", "list", "--pod", "default/web-1", "--json").stdout)
     assert (found["routes"], [each["name"] for each in found["pods"]]) == ([], ["web-1"])
@@ -125,7 +125,7 @@ def test_one_pod_as_json(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_wrong_of_a_route(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that cannot be used, and one of which a part is refused, are told with the reason."""
+    """A Route that is unusable, or refused in part, is shown with the reason."""
     broken = {**ROUTE, "name": "broken", "usable": False, "problems": ["'spec' has no such field"]}
     failing = {**ROUTE, "name": "failing", "pods": {"matched": 2, "applied": 1, "skipped": 0, "failed": 1}}
     told = {**ROUTE, "told": ["low-latency: no such Service", "low-latency: no ClusterIP"]}
@@ -177,7 +177,7 @@ def test_a_route_that_the_kernel_keeps(run: Run, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_pod_without_a_namespace_to_look_into(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it is to have is wanted, and not said to be there; the node's own network is left alone."""
+    """Its routes are shown as wanted, and not as present; the node's own network is not looked at."""
     host = {**POD, "name": "host", "host_network": True}
     says(monkeypatch, {**TOLD, "pods": [{**POD, "problem": "it is gone"}, host]})
     states = [line[1] for line in cells(run("routes", "list", "--all"))[3:]]
@@ -195,7 +195,7 @@ def test_a_pod_without_a_namespace_to_look_into(run: Run, monkeypatch: pytest.Mo
     ],
 )
 def test_no_answer(run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, *, routes: bool, code: int) -> None:
-    """Routes that are off are exit code 2; an agent that does not answer is 3."""
+    """With routes off the exit code is 2; without an agent's answer it is 3."""
     says(monkeypatch, error)
     result = run("routes", "list", routes=routes)
     assert (result.exit_code, result.stdout) == (code, "")
@@ -224,7 +224,7 @@ def test_arguments_that_are_wrong(run: Run, arguments: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("arguments", [("check",), ("explain", "default/web-0", "10.0.0.1")])
 def test_looking_where_routes_are_off(run: Run, arguments: tuple[str, ...]) -> None:
-    """What is asked for is not compared with pods then."""
+    """Then the desired routes are not compared with pods."""
     result = run("routes", *arguments, routes=False)
     assert (result.exit_code, "the setting routes" in result.stderr) == (2, True)
 
@@ -243,7 +243,7 @@ def test_only_root_looks_into_pods(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_agent_s_answers(tmp_path: Path) -> None:
-    """The page is taken as it is; that routes are off is told from other failures; what is no such page is none."""
+    """The page is used as it is; "routes are off" is distinguished from other failures; an invalid page is refused."""
     with answering(tmp_path / "a", told(200, TOLD)):
         assert AgentClient(str(tmp_path / "a")).routes(look=True) == TOLD
     off = {"code": 11, "msg": "routes in pods are off", "details": "the setting"}
@@ -266,7 +266,7 @@ def test_the_agent_s_answers(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_is_none_of_routes(run: Run, given: str, said: str) -> None:
-    """It is refused with the place in it, and is a failure; a file that cannot be opened is a mistake in the call."""
+    """It is refused with the place in it, as a failure; a file that cannot be opened is wrong usage."""
     result = run("routes", "apply", "-f", "-", given=given)
     assert (result.exit_code, result.stdout) == (1, "")
     assert said in result.stderr
@@ -276,7 +276,7 @@ def test_a_file_that_is_none_of_routes(run: Run, given: str, said: str) -> None:
 
 
 def test_where_a_text_is_no_yaml(run: Run) -> None:
-    """The place is told in the words of people, without the parser's name of the text."""
+    """The place is given as line and column, without the parser's name for the text."""
     result = run("routes", "apply", "-f", "-", given="- route: 10.0.0.0/8\n- dev: eth1: x\n")
     assert "stdin: it is not YAML: line 2, column 12: mapping values are not allowed" in result.stderr
     assert "unicode string" not in result.stderr
@@ -341,7 +341,7 @@ items:
     ],
 )
 def test_each_fault_of_a_file_has_its_line(run: Run, tmp_path: Path, given: str, lines: list[tuple[int, str]]) -> None:
-    """All faults are told at once, each with the line of the entry, object or field, in the form that editors follow."""
+    """All faults are reported at once, each with the line of entry, object or field, in the form that editors can follow."""
     path = tmp_path / "routes.yaml"
     path.write_text(given)
     result = run("routes", "apply", "-f", str(path), "--dry-run")

@@ -53,7 +53,7 @@ def route(name: str, dst: str = "10.0.0.0/8", **more: Any) -> dict[str, Any]:
 
 
 def states(result: Result) -> dict[str, str]:
-    """What became of each Route, from --json."""
+    """The outcome for each Route, from --json."""
     return {each["name"]: each["state"] for each in json.loads(result.stdout)["routes"]}
 
 
@@ -63,7 +63,7 @@ def stored(api: ApiServer) -> dict[str, Any]:
 
 
 def test_a_dry_run_asks_the_server(api: ApiServer, apply: Apply) -> None:
-    """It sends what would be sent, tells what would become of each Route, and the server has stored nothing."""
+    """It sends a server-side dry run, reports the outcome for each Route, and the server stores nothing."""
     applied = apply(route("same"), route("other"))
     assert applied.exit_code == 0, applied.output
     before, version = stored(api), api.objects("routes.k8s.ovn.org").version
@@ -82,7 +82,7 @@ def test_a_dry_run_asks_the_server(api: ApiServer, apply: Apply) -> None:
 
 
 def test_a_dry_run_in_words(apply: Apply) -> None:
-    """A state that is none yet is told as what would be; where it would go is on stderr."""
+    """Outcomes are in the conditional; the server's address is on stderr."""
     result = apply(route("new"), options=("--dry-run",))
     assert "would be created" in result.stdout
     assert result.stderr.splitlines() == ["a dry run for the API: nothing was applied"]
@@ -109,7 +109,7 @@ def test_what_the_server_would_refuse(api: ApiServer, apply: Apply, tmp_path: Pa
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",)])
 def test_a_server_that_does_not_answer(api: ApiServer, apply: Apply, options: tuple[str, ...]) -> None:
-    """It is asked once, for the next Route would wait as long; each Route is told as failed, with exit code 3."""
+    """It is asked once, because the next Route would wait as long; each Route is reported as failed, with exit code 3."""
     api.faults.append(Fault(close=True))
     result = apply(route("a"), route("b"), route("c"), options=(*options, "--json"))
     assert (result.exit_code, states(result)) == (3, dict.fromkeys("abc", "failed"))

@@ -1,4 +1,4 @@
-"""`routes manifests`: it prints what deploy/cluster applies, and no right that the agents there have not."""
+"""`routes manifests` prints what deploy/cluster applies, and only rights that the agents there have."""
 
 from __future__ import annotations
 
@@ -45,8 +45,10 @@ def test_the_same_as_yaml_and_json() -> None:
 
 
 def test_the_rights_are_those_of_the_agents() -> None:
-    """They are what is followed and told, and in the role of deploy/cluster, whose account gets them; Kubernetes knows every
-    field."""
+    """They cover what is watched and reported, and are in the role of deploy/cluster, which its account has.
+
+    Kubernetes knows every field.
+    """
     _, role, binding = json.loads(printed("--json"))
     followed = {(each.group, each.plural, verb) for each in ALL for verb in READING}
     assert rights(role["rules"]) == followed | {("", "events", "create"), ("", "events", "patch")}

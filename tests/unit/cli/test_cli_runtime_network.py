@@ -1,4 +1,4 @@
-"""`install --network`: files that are none, and what a former `none` has left."""
+"""`install --network`: files that are invalid, and what a former `none` has left."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.mark.parametrize("kind", ["FIFO", "directory", "device", "large", "absent"])
 def test_what_is_no_file_of_a_network(site: Site, tmp_path: Path, kind: str) -> None:
-    """It is refused, and not waited for, nor read without end; nothing is kept of it."""
+    """It is refused without waiting for it or reading it for ever; nothing of it is kept."""
     path = tmp_path / "10-net.conflist"
     if kind == "FIFO":
         os.mkfifo(path)
@@ -60,7 +60,7 @@ def test_what_is_no_file_of_a_network(site: Site, tmp_path: Path, kind: str) -> 
 
 
 def test_none_is_run_again(site: Site) -> None:
-    """Where it has forgotten the network and died, or could not remove the file, the next one does."""
+    """When `none` died after it forgot the network, or could not remove the file, the next one removes it."""
     store = site.node.store.journal.identity()
     ours = RuntimeNetwork(site.settings.cni_conf_dir, "10-net.conflist", mark(CONFIG, store), store)
     RuntimeNetworkDriver().apply(ours, Deadline.after(60))

@@ -1,4 +1,4 @@
-"""How the command line ends with bad streams, or at a bad moment: with one line or none, and never a traceback."""
+"""How the command line ends with bad streams or at a bad moment: with at most one line, and never a traceback."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def environ(directory: Path) -> dict[str, str]:
 
 FULL = "> /dev/full"
 CLOSED = (("status --json", ">&-"), ("list --json", ">&- <&- 2>/dev/stderr"))
-"""One command each: a closed stdout is found before it is looked at what the command is."""
+"""One command each: a closed stdout is noticed before the command is looked up."""
 
 
 @pytest.mark.parametrize(
     ("command", "stdout"), [*CLOSED, *((each, FULL) for each in ("list --json", "status", "--help", "status --json"))]
 )
 def test_a_stdout_that_takes_nothing(tmp_path: Path, command: str, stdout: str) -> None:
-    """Closed or full: one line says so on stderr, and the exit code is 1."""
+    """With stdout closed or full one line on stderr says so, and the exit code is 1."""
     script = f"exec {sys.executable} -m userspace_cni {command} {stdout}"
     done = subprocess.run(["bash", "-c", script], env=environ(tmp_path), capture_output=True, text=True, check=False)
     *notes, last = done.stderr.splitlines()
@@ -57,7 +57,7 @@ IMPORTS = ("userspace_cni.cli.main", "userspace_cni.cli.node.attachments")
 
 @pytest.mark.parametrize("moment", [*IMPORTS, "exit"])
 def test_an_interrupt_at_a_bad_moment(tmp_path: Path, moment: str) -> None:
-    """While the program is loaded, or when it has done its work, Ctrl-C ends it without a word, as if it were not Python."""
+    """Ctrl-C while the program loads, or after its work, ends it silently."""
     argv = ["env", "--default-signal=INT", sys.executable, "-c", INTERRUPTED.format(moment=moment), "list"]
     done = subprocess.run(argv, env=environ(tmp_path), capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGINT, done.stderr
@@ -67,6 +67,6 @@ def test_an_interrupt_at_a_bad_moment(tmp_path: Path, moment: str) -> None:
 
 @pytest.mark.parametrize("moment", IMPORTS)
 def test_an_interrupt_that_is_ignored(tmp_path: Path, moment: str) -> None:
-    """Where a shell had it ignored, as for what it starts in the background, it stays so."""
+    """If SIGINT is ignored, as by a shell for background jobs, it stays ignored."""
     argv = ["env", "--ignore-signal=INT", sys.executable, "-c", INTERRUPTED.format(moment=moment), "list"]
     assert subprocess.run(argv, env=environ(tmp_path), capture_output=True, check=False).returncode == 0

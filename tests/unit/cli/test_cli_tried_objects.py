@@ -1,4 +1,4 @@
-"""Objects of files and of the API server, as a dry run takes them."""
+"""Objects from files and from the API server, as a dry run combines them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def file(tmp_path: Path) -> str:
 
 
 def test_files_are_taken_over_what_the_server_has(tmp_path: Path, api: ApiServer, file: str) -> None:
-    """As if they were applied: one of a name in its place, another one beside; nothing is written."""
+    """A file's object replaces the server's of the same name, others are added, as if they were applied; nothing is written."""
     asked = {verb: api.count(verb) for verb in ("PATCH", "PUT", "POST")}
     seen = objects_for(site(tmp_path, api, network_objects=True), [file])
     assert seen
@@ -68,7 +68,7 @@ def test_files_are_taken_over_what_the_server_has(tmp_path: Path, api: ApiServer
 
 
 def test_objects_that_are_there(tmp_path: Path, api: ApiServer) -> None:
-    """Without a file it is what the server has; a node that reads no objects looks at none."""
+    """Without a file the server's objects are used; a node that reads no objects uses none."""
     seen = objects_for(site(tmp_path, api, network_objects=True), [])
     assert seen
     assert (set(seen.provider_networks or {}), set(seen.vlans or {})) == ({"net1"}, {"v100"})
@@ -87,7 +87,7 @@ def test_without_an_account(tmp_path: Path, file: str, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("about", ["/vlans", "/nodes", "/provider-networks"])
 def test_what_cannot_be_asked_is_not_concluded(tmp_path: Path, api: ApiServer, file: str, about: str) -> None:
-    """A server that refuses or does not answer ends it: its Vlans may be what decides."""
+    """If the server refuses or does not answer the dry run fails, because the server's Vlans may decide."""
     api.faults.append(Fault("LIST", status=403, about=about))
     with pytest.raises(UserspaceError, match="403"):
         objects_for(site(tmp_path, api, network_objects=True), [file])
@@ -102,7 +102,7 @@ def test_what_cannot_be_asked_is_not_concluded(tmp_path: Path, api: ApiServer, f
     ],
 )
 def test_files_that_cannot_be_meant(tmp_path: Path, text: str, words: str) -> None:
-    """They are refused with their name."""
+    """Invalid files are refused by name."""
     path = tmp_path / "odd.yaml"
     path.write_text(text)
     with pytest.raises(CommandRefused, match=words) as error:

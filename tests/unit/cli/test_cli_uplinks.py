@@ -1,4 +1,4 @@
-"""The commands about the node's uplinks beside an agent: what stays desired, what is taken back, and how they end."""
+"""The commands about the node's uplinks beside an agent: which spec stays, which is withdrawn, and how they end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OTHER = '[[provider_network]]\nname = "eth2"\ninterface = "eth2"\n'
 
 
 class Served(World):
-    """A node in memory, and what its agent answers."""
+    """A node in memory, and the answers of its agent."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, resident=True, now=100)
@@ -37,7 +37,7 @@ class Served(World):
         self.reconciled: Callable[[], None] = lambda: None
 
     def agent_says(self, *, reconcile: bool = False) -> dict[str, Any]:
-        """The agent's word on the provider network eth1."""
+        """The agent's status of the provider network eth1."""
         if reconcile and not self.error:
             self.reconciled()
         if error := self.error or (self.round_error if reconcile else None):
@@ -51,7 +51,7 @@ class Served(World):
         meet(Spec(PROVIDER_NETWORK, name, COMMANDS, "", lambda _: (NodeBridge(f"br-{name}"),)), self)
 
     def commands_spec(self) -> tuple[bool, list[str]]:
-        """What commands ask for, and whether that is all."""
+        """The specs that commands asked for, and whether the list is complete."""
         desired = commanded.read_command_specs(str(self.run_dir))
         return desired.complete, [each.name for each in desired.provider_networks]
 
@@ -70,7 +70,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
 
 
 def test_a_refused_spec_gives_way_to_the_former(served: Served) -> None:
-    """What commands desired before is desired again, and nothing where there was nothing."""
+    """After a refusal the spec that commands had before is restored, or none."""
     served.status["problem"] = "no such NIC"
     commanded.add(str(served.run_dir), "eth1", FORMER)
     assert served.cli("nic-to-bridge", "eth1").exit_code == 1
@@ -82,7 +82,7 @@ def test_a_refused_spec_gives_way_to_the_former(served: Served) -> None:
 
 
 def test_an_agent_that_was_killed_keeps_nothing_from_being_undone(served: Served) -> None:
-    """Only its socket is there: the addresses of a node whose agent and switch have died are given back by a command."""
+    """A dead agent's socket is no obstacle: a command gives back the addresses when agent and switch have died."""
     served.has("eth1")
     served.error = DeadAgent("no process listens there")
     done = served.cli("uplink", "remove", "eth1")
@@ -90,7 +90,7 @@ def test_an_agent_that_was_killed_keeps_nothing_from_being_undone(served: Served
 
 
 def test_what_commands_asked_for_is_not_forgotten(served: Served) -> None:
-    """After the run directory was emptied, neither a new spec nor the end of one takes away what the node has."""
+    """After the run directory was emptied, neither a new spec nor a removal takes away what the node has."""
     for name in ("eth1", "eth2"):
         served.has(name)
     served.status = {"source": COMMANDS, "said_by": "", "problem": ""}
@@ -102,7 +102,7 @@ def test_what_commands_asked_for_is_not_forgotten(served: Served) -> None:
 
 
 def test_an_agent_that_is_late_keeps_the_spec(served: Served) -> None:
-    """It may be meeting it: exit code 3, and what is desired stays desired."""
+    """The agent may still be working: exit code 3, and the spec stays."""
     served.round_error = Unavailable("no answer within 60 s")
     result = served.cli("nic-to-bridge", "eth1")
     assert (result.exit_code, "its spec stays" in result.stderr) == (3, True)
@@ -110,7 +110,7 @@ def test_an_agent_that_is_late_keeps_the_spec(served: Served) -> None:
 
 
 def test_a_spec_of_others_is_no_success(served: Served) -> None:
-    """What goes before the command is named, and the command's spec is taken back."""
+    """A source that takes precedence over the command is named, and the command's spec is withdrawn."""
     served.status |= {"source": SETTINGS, "said_by": "settings file /x"}
     result = served.cli("nic-to-bridge", "eth1", "--move-addresses=primary")
     assert (result.exit_code, "is desired by settings file /x" in result.stderr) == (1, True)
@@ -118,7 +118,7 @@ def test_a_spec_of_others_is_no_success(served: Served) -> None:
 
 
 def test_networks_of_the_cluster_are_not_replaced(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A first table in the node's own file would undo those of all nodes: it is refused; a further one is not."""
+    """A first table in the node's own file, which would undo those of all nodes, is refused; a further one is not."""
     cluster, own = tmp_path / "cluster.toml", tmp_path / "own.toml"
     monkeypatch.setattr("userspace_cni.base.settings.CLUSTER_FILE", str(cluster))
     monkeypatch.setattr("userspace_cni.base.settings.CONFIG_FILE", str(own))
@@ -134,7 +134,7 @@ def test_networks_of_the_cluster_are_not_replaced(served: Served, tmp_path: Path
 
 
 def test_a_persistent_spec_is_taken_back(served: Served, tmp_path: Path) -> None:
-    """The settings file is as it was; one that was not there is empty, for an agent concludes nothing from one that went."""
+    """The settings file is restored; a new one is left empty, because an agent concludes nothing from a missing file."""
     own = tmp_path / "own.toml"
     own.write_text(OTHER)
     environ = {"USERSPACE_CNI_CONFIG": str(own)}
@@ -147,7 +147,7 @@ def test_a_persistent_spec_is_taken_back(served: Served, tmp_path: Path) -> None
 
 
 def test_a_dry_run_of_a_removal_refuses_as_the_real_one(served: Served) -> None:
-    """What is not there, and what settings ask for, is refused; what is there is printed and stays."""
+    """A missing network, and one that settings ask for, is refused; an existing one is printed and stays."""
     served.status = {"source": COMMANDS, "said_by": "", "problem": ""}
     assert served.cli("uplink", "remove", "eth1", "--dry-run").exit_code == 1
     served.has("eth1")
@@ -160,7 +160,7 @@ def test_a_dry_run_of_a_removal_refuses_as_the_real_one(served: Served) -> None:
 
 
 def test_a_removal_that_the_agent_crosses(served: Served) -> None:
-    """An agent that is late changes nothing about a removal; one that made it again meanwhile does."""
+    """A late agent does not matter for a removal; an agent that made the network again meanwhile does."""
     served.status = {"source": COMMANDS, "said_by": "", "problem": ""}
     served.has("eth1")
     served.round_error = Unavailable("no answer within 60 s")
@@ -177,7 +177,7 @@ def test_a_removal_that_the_agent_crosses(served: Served) -> None:
     [(NoAgent("no such socket"), "no agent keeps them"), (Unavailable("no answer within 2 s"), "no answer within 2 s")],
 )
 def test_status_without_the_agents_word(served: Served, error: Unavailable, said: str) -> None:
-    """An agent that is late is told apart from none."""
+    """A late agent and a missing one are distinguished."""
     served.has("eth1")
     served.error = error
     shown = served.cli("status").stdout
@@ -188,7 +188,7 @@ def test_status_without_the_agents_word(served: Served, error: Unavailable, said
 
 
 def test_a_persistent_spec_takes_the_place_of_the_commands(served: Served, tmp_path: Path) -> None:
-    """What was desired until the next boot is one spec with what is written into the settings."""
+    """A spec until the next boot and the one written into the settings become one."""
     own = tmp_path / "own.toml"
     own.write_text("tick_s = 5.0\n")
     assert served.cli("nic-to-bridge", "eth1").exit_code == 0
@@ -199,7 +199,7 @@ def test_a_persistent_spec_takes_the_place_of_the_commands(served: Served, tmp_p
 
 
 def test_settings_that_are_away_are_not_written_anew(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new file would be a complete one, and undo what the former one had asked for; with that network in it, it is written."""
+    """A new file would be complete and undo what the former asked for; only with that network in it is it written."""
     own = tmp_path / "own.toml"
     monkeypatch.setattr("userspace_cni.base.settings.CLUSTER_FILE", str(tmp_path / "cluster.toml"))
     monkeypatch.setattr("userspace_cni.base.settings.CONFIG_FILE", str(own))
@@ -213,7 +213,10 @@ def test_settings_that_are_away_are_not_written_anew(served: Served, tmp_path: P
 
 
 def test_reads_with_settings_that_are_wrong(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The agent keeps what it read before, and is asked; both are told. Where none answers, the settings' fault is all."""
+    """With invalid settings the agent, which keeps what it read before, is asked, and both are reported.
+
+    Without an agent there is only the settings' error.
+    """
     own = tmp_path / "own.toml"
     own.write_text("[[provider_network\n")
     monkeypatch.setenv("USERSPACE_CNI_CONFIG", str(own))
@@ -226,7 +229,7 @@ def test_reads_with_settings_that_are_wrong(served: Served, tmp_path: Path, monk
 
 
 def test_what_cannot_be_ends_alike_with_an_agent_and_without(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is no fault of the settings: exit code 1."""
+    """An impossible spec is no fault of the settings: exit code 1 in both cases."""
     served.status |= {"source": SETTINGS, "problem": "NIC eth1 has addresses"}
     assert served.cli("uplink", "add", "eth1").exit_code == 1
 

@@ -1,4 +1,4 @@
-"""How things are shown: whole into a pipe, fitting on a terminal, and never obeyed by it."""
+"""How output is shown: complete in a pipe, fitting on a terminal, without control sequences from outside."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_wide_terminal_gets_every_column() -> None:
 
 
 def test_a_narrow_terminal_leaves_out_what_matters_least() -> None:
-    """Columns are left out one by one, so that none is folded while one can be left out."""
+    """Columns are left out one by one, and none is folded while another can be left out."""
     shown = on_terminal(40)
     assert "TYPE" not in shown
     assert "blue" in shown
@@ -106,7 +106,7 @@ with view.progress("looking") as tell:
 
 
 def test_a_signal_ends_what_lasts_without_a_terminal() -> None:
-    """The thread of the progress takes no signals: Ctrl-C ends the command at once."""
+    """The thread of the progress blocks signals: Ctrl-C ends the command at once."""
     program = """
 import threading
 from userspace_cni.cli import view
@@ -155,7 +155,7 @@ def test_addresses_in_the_demo(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\nb", "\udcff", "\x07", "[bold]x[/bold]", "\u202ex"])
 def test_text_from_outside_is_only_text(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Control characters and bytes that are no text are spelled out, markup stands as it is."""
+    """Control characters and undecodable bytes are escaped, and markup is printed as it is."""
     view.say(Cell(text))
     view.show_table([Column("A")], [[text]])
     view.note(text)
@@ -166,7 +166,7 @@ def test_text_from_outside_is_only_text(text: str, capsys: pytest.CaptureFixture
 
 
 def test_what_stdout_cannot_encode_is_spelled_out() -> None:
-    """A name beyond ASCII does not break a listing on an ASCII output."""
+    """A name beyond ASCII is escaped on an ASCII output."""
     program = "from userspace_cni.cli import view; view.say('pod \\u00e4')"
     environ = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, check=True)
@@ -181,7 +181,7 @@ def test_facts_without_a_value_are_left_out(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize(("number", "shown"), [(0, "0 steps"), (1, "1 step"), (2, "2 steps")])
 def test_counted(number: int, shown: str) -> None:
-    """One is one."""
+    """One has the singular."""
     assert view.format_count(number, "step") == shown
 
 
@@ -193,7 +193,7 @@ def test_a_terminal_gets_no_blanks_at_the_end_of_a_line() -> None:
 
 
 def test_figures_are_not_folded(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as there is room for stand on a line, each with its unit."""
+    """A line has as many figures as fit, each with its unit."""
     monkeypatch.setenv("COLUMNS", "41")
     view.say_figures([(name, "1.60 us") for name in ("min", "p50", "p90", "p99", "max")])
     figure = "{} 1.60 us".format

@@ -21,7 +21,7 @@ from userspace_cni.cni.result import version_answer
 
 @pytest.fixture(autouse=True)
 def settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty settings file in the place of this machine's."""
+    """An empty settings file instead of this machine's."""
     path = tmp_path / "config.toml"
     path.touch()
     for name in [name for name in os.environ if name.startswith("USERSPACE_CNI_")]:
@@ -32,7 +32,7 @@ def settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def bin_dir(tmp_path: Path) -> Path:
-    """A directory of plugins that is not made yet."""
+    """A directory for plugins that does not exist yet."""
     return tmp_path / "opt" / "bin"
 
 
@@ -47,7 +47,7 @@ def install(*options: str) -> Result:
 
 
 def test_shim_is_installed(bin_dir: Path) -> None:
-    """The binary is installed executable, without other files, and answers; only its settings differ from the build."""
+    """The binary is installed as executable, alone, and answers; only its settings differ from the build."""
     path, _ = install_shim(str(bin_dir))
     assert path == bin_dir / "userspace"
     assert stat.S_IMODE(path.stat().st_mode) == 0o755
@@ -58,7 +58,7 @@ def test_shim_is_installed(bin_dir: Path) -> None:
 
 
 def test_settings_of_the_file(bin_dir: Path, settings_file: Path) -> None:
-    """The binary reads no TOML: what the settings file says is written into it."""
+    """The binary reads no TOML: the values of the settings file are written into it."""
     settings_file.write_text('run_dir = "/run/x"\nstate_dir = "/srv/x/"\nspool_max = 7\n')
     path, settings = install_shim(str(bin_dir))
     assert (settings.agent_socket, settings.state_dir, settings.spool_max) == ("/run/x/agent.sock", "/srv/x", 7)
@@ -67,14 +67,14 @@ def test_settings_of_the_file(bin_dir: Path, settings_file: Path) -> None:
 
 
 def test_settings_of_the_environment(bin_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So are settings of the installing user's environment."""
+    """Values from the installing user's environment are written into it, too."""
     monkeypatch.setenv("USERSPACE_CNI_SOCKET", "/run/y.sock")
     path, _ = install_shim(str(bin_dir))
     assert "agent's socket: /run/y.sock\n" in about(path)
 
 
 def test_settings_are_read_back(bin_dir: Path, settings_file: Path, tmp_path: Path) -> None:
-    """The settings of an installed binary are read from the file alone; other files and other versions are recognised."""
+    """An installed binary's settings can be read from the file; other files and other versions are recognised."""
     settings_file.write_text('run_dir = "/run/x"\nstate_dir = "/srv/x/"\nspool_max = 7\n')
     path, settings = install_shim(str(bin_dir))
     carried = shim.read_settings(path.read_bytes())
@@ -86,7 +86,7 @@ def test_settings_are_read_back(bin_dir: Path, settings_file: Path, tmp_path: Pa
 
 
 def test_umask_does_not_matter(bin_dir: Path) -> None:
-    """Whatever the umask, a runtime can execute the file."""
+    """With any umask a runtime can execute the file."""
     before = os.umask(0o777)
     try:
         bin_dir.parent.mkdir(mode=0o755)
@@ -123,7 +123,7 @@ def test_not_built(bin_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_no_shim(bin_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that is no shim of this version, or holds the block of settings twice, is refused."""
+    """A file that is no shim of this version, or has two blocks of settings, is refused."""
     for content in (b"\x7fELF", shim.BUILT.read_bytes() * 2):
         (tmp_path / "other").write_bytes(content)
         monkeypatch.setattr(shim, "BUILT", tmp_path / "other")
@@ -191,7 +191,7 @@ def test_command_for_the_launcher(bin_dir: Path) -> None:
 
 
 def test_the_launcher_finds_what_the_interpreter_has(bin_dir: Path) -> None:
-    """From another directory and without an environment it answers VERSION, and has the commands, under their name."""
+    """From another directory and without an environment it answers VERSION and offers the commands under their name."""
     path = install_launcher(str(bin_dir))
     done = subprocess.run([path], env={"CNI_COMMAND": "VERSION"}, cwd="/", input=b"", capture_output=True, check=True)
     assert done.stdout == version_answer(None)
@@ -211,7 +211,7 @@ def test_command_that_fails(tmp_path: Path) -> None:
 
 
 def test_mirror_types_are_installed_when_asked(bin_dir: Path) -> None:
-    """With --mirrors the file is there under each chained type's name, a file of its own; one of another program is refused."""
+    """With --mirrors each chained type has a file of its own; another program's file of that name is refused."""
     assert install("--mirrors", "--bin-dir", str(bin_dir)).exit_code == 0
     found = {path.name: path for path in bin_dir.iterdir()}
     assert found.keys() == set(NAMES)
@@ -252,7 +252,7 @@ def test_a_profile_that_cannot_be_written(bin_dir: Path, tmp_path: Path) -> None
 
 
 def test_a_plugin_that_cannot_be_written(tmp_path: Path) -> None:
-    """No profile is put beside it: a second try does both."""
+    """Then no profile is installed either; a second try does both."""
     (tmp_path / "f").touch()
     assert install("--bin-dir", str(tmp_path / "f" / "bin"), "--seccomp-dir", str(tmp_path / "seccomp")).exit_code == 1
     assert not (tmp_path / "seccomp").exists()
@@ -260,7 +260,7 @@ def test_a_plugin_that_cannot_be_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["--bin-dir", "--seccomp-dir"])
 def test_an_empty_name_of_a_directory(option: str, bin_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would mean the directory that the command runs in: refused, and nothing is written there or elsewhere."""
+    """It would mean the working directory: refused, and nothing is written anywhere."""
     bin_dir.parent.mkdir()
     monkeypatch.chdir(bin_dir.parent)
     done = install("--bin-dir", str(bin_dir), option, "")
@@ -269,7 +269,7 @@ def test_an_empty_name_of_a_directory(option: str, bin_dir: Path, monkeypatch: p
 
 
 def test_what_the_profile_allows() -> None:
-    """What it does not name is refused; it names what DPDK and ordinary programs ask for, and nothing that rules a node."""
+    """It refuses what it does not name; it names what DPDK and ordinary programs need, and nothing that controls a node."""
     profile = json.loads(PROFILE.read_text())
     allowed = [name for rule in profile["syscalls"] if rule["action"] == "SCMP_ACT_ALLOW" for name in rule["names"]]
     assert profile["defaultAction"] == "SCMP_ACT_ERRNO"

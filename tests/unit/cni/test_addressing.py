@@ -26,7 +26,9 @@ def of(prefix: str, **values: str) -> dict[str, str]:
 
 
 def test_both_families() -> None:
-    """Addresses get the prefix lengths of their subnets, the gateway of their family, and the default interface its routes."""
+    """Addresses get the prefix lengths of their subnets and the gateway of
+    their family, and the default interface gets its routes.
+    """
     noted = of(
         OVN,
         ip_address="10.16.0.7,fd00::7",
@@ -50,7 +52,7 @@ def test_both_families() -> None:
 
 
 def test_a_further_interface() -> None:
-    """An attachment has the annotations of its provider, the one with its name first, and no default route unasked."""
+    """An attachment uses its provider's annotations, one with its own name first, and gets no default route unasked."""
     noted = of(BLUE, ip_address="10.17.0.7/24", gateway="10.17.0.1")
     [ip] = read_addresses_noted(noted, NET1).ips
     assert (ip, read_addresses_noted(noted, NET1).routes) == ({"address": "10.17.0.7/24", "gateway": "10.17.0.1"}, ())
@@ -63,7 +65,7 @@ def test_a_further_interface() -> None:
 
 
 def test_ovns_own_annotation() -> None:
-    """`ovn` is the default interface's, and comes first."""
+    """`ovn` applies to the default interface, and takes precedence."""
     text = json.dumps({"ip_address": "192.168.3.4/24", "mac_address": "0A:00:00:00:00:01", "gateway_ip": "192.168.3.1"})
     noted = {"ovn": text, **of(OVN, ip_address="10.16.0.7/16")}
     found = read_addresses_noted(noted, ETH0)
@@ -86,7 +88,7 @@ def test_ovns_own_annotation() -> None:
     ],
 )
 def test_what_is_missing(noted: dict[str, str], interface: PodInterface, wanted: str) -> None:
-    """What an interface waits for is named: an address, or the subnet of one without a prefix length."""
+    """The error names what an interface waits for: an address, or the subnet of one without a prefix length."""
     assert missing(noted, interface) == wanted
 
 
@@ -112,7 +114,7 @@ def test_what_is_missing(noted: dict[str, str], interface: PodInterface, wanted:
     ],
 )
 def test_annotations_that_cannot_be_meant(noted: dict[str, str], named: str) -> None:
-    """An address that is not in its subnet, and whatever else cannot be, is refused with the annotation's name and value."""
+    """An address outside of its subnet, and any other invalid value, is refused with the annotation's name and value."""
     with pytest.raises(InvalidConfig) as refused:
         _ = (read_noted(noted, ETH0), read_addresses_noted(noted, ETH0))
     assert named in refused.value.message
@@ -131,7 +133,7 @@ def test_annotations_that_cannot_be_meant(noted: dict[str, str], named: str) -> 
     ],
 )
 def test_a_vlan_within_the_networks(network: Vlan, vlan: int | None, port: Vlan) -> None:
-    """A pod chooses one of the VLANs that its port would carry anyway."""
+    """A pod may choose one of the VLANs that its port would carry anyway."""
     assert choose_vlan(network, NotedAddresses(vlan=vlan)) == port
 
 
@@ -144,7 +146,7 @@ def test_a_vlan_beyond_the_networks(network: Vlan) -> None:
 
 @given(st.dictionaries(st.sampled_from(["ip_address", "cidr", "gateway", "routes", "vlan_id"]), st.text()), st.text())
 def test_any_text_in_annotations(values: dict[str, str], ovn: str) -> None:
-    """Whatever a pod's author writes gives an address or a refusal, and all that is read is kept by who knows pods."""
+    """Any text gives an address or a refusal, and every annotation that is read is also kept by the watch."""
     noted = {**of(OVN, **values), "ovn": ovn}
     assert all(map(is_read, noted))
     try:
@@ -158,7 +160,7 @@ def test_any_text_in_annotations(values: dict[str, str], ovn: str) -> None:
 
 @pytest.mark.parametrize("name", ["ovn.kubernetes.io/ip_address", "ovn.kubernetes.io/routes", "ovn"])
 def test_an_annotation_longer_than_any(name: str) -> None:
-    """A text that no value can be is refused by its length, whatever is in it: 7."""
+    """A text longer than any valid value is refused by its length with 7."""
     with pytest.raises(InvalidConfig) as refused:
         read_addresses_noted({"ovn.kubernetes.io/ip_address": "10.16.0.7/16"} | {name: '{"a":1,' * 2341}, ETH0)
     assert refused.value.message == f"annotation '{name}' has 16387 characters"

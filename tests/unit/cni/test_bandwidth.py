@@ -1,4 +1,4 @@
-"""Limits: the units and sources of each user, which of them holds, and what a kind of port can do."""
+"""Limits: each user's units and sources, their precedence, and what a kind of port supports."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ M = 1_000_000
 ETH0 = PodInterface("podnet", "blue", "eth0", kubeovn_read=True)
 NET1 = PodInterface("podnet", "blue", "net1", kubeovn_read=True)
 CRI_DOCKERD, CONTAINERD, CRI_O = 2147483647, 4294967295, 34359738360
-"""What runtimes write for a burst that no annotation says."""
+"""What runtimes write for a burst when no annotation gives one."""
 
 
 def rate(bits: int) -> Rate:
-    """A rate with the burst that is chosen for it."""
+    """A rate with the burst that is derived from it."""
     return Rate(bits, max(bits // 10, BURST_MIN))
 
 
@@ -54,7 +54,7 @@ def test_no_limit_asked_for(asked: dict[str, int]) -> None:
 
 
 def test_a_worse_line() -> None:
-    """netem's numbers arrive where the kernel has a queueing discipline."""
+    """netem's values are accepted where the kernel has a queueing discipline."""
     line = {"latency_ms": 20, "jitter_ms": 5, "loss_percent": 5, "limit": 1000}
     limits = read(host={"iftype": "veth"}, netem=line).bandwidth.network
     assert limits == Limits(netem=Netem(20, 5, 5, 1000))
@@ -89,7 +89,7 @@ def test_a_worse_line() -> None:
     ],
 )
 def test_limits_that_cannot_be_meant(keys: dict[str, Any], code: int, named: str) -> None:
-    """A limit that cannot be meant is one error with key, value and what would be right."""
+    """An invalid limit is one error with key, value and what would be right."""
     with pytest.raises(UserspaceError) as refused:
         read(**keys)
     assert refused.value.code == code
@@ -121,20 +121,20 @@ IMPOSSIBLE: list[tuple[Any, Limits, str]] = [
 
 @pytest.mark.parametrize(("kind", "limits"), POSSIBLE)
 def test_what_a_kind_of_port_can_do(kind: Any, limits: Limits) -> None:
-    """Limits that work on a kind of port are taken."""
+    """Limits that a kind of port supports are accepted."""
     require_possible(limits, kind, 1500)
 
 
 @pytest.mark.parametrize(("kind", "limits", "key"), IMPOSSIBLE)
 def test_what_a_kind_of_port_can_not_do(kind: Any, limits: Limits, key: str) -> None:
-    """Limits that a kind of port cannot have are refused with 2, by the key's name, with what would work."""
+    """Unsupported limits are refused with 2, by the key's name, with what would work."""
     with pytest.raises(UnsupportedField, match=f"^key 'x.{key}' is|^key '{key}' is") as refused:
         require_possible(limits, kind, 1500, "x.")
     assert refused.value.details
 
 
 def test_the_first_who_says_it() -> None:
-    """For each direction alone: the runtime before the pod before the network; a worse line is the pod's or the network's."""
+    """For each direction the precedence is runtime, pod, network; netem's values come from the pod or the network."""
     one, two, three = (rate(each * M) for each in (1, 2, 3))
     network = Limits(three, three, Netem(9))
     assert resolve(Bandwidth(UNLIMITED, network), UNLIMITED) == network
@@ -144,7 +144,7 @@ def test_the_first_who_says_it() -> None:
 
 
 def test_a_living_attachment() -> None:
-    """An annotation that says another thing than at ADD wins over the runtime's; one that is gone leaves the network's."""
+    """An annotation that differs from ADD's takes precedence over the runtime's value; a removed one leaves the network's."""
     one, two, three = (rate(each * M) for each in (1, 2, 3))
     bandwidth, before = Bandwidth(Limits(one, one), Limits(to_pod=three)), Limits(one, one)
     assert resolve(bandwidth, before, before) == Limits(one, one)
@@ -160,7 +160,7 @@ def test_annotations_of_kubernetes() -> None:
 
 
 def test_our_annotation() -> None:
-    """Ours names interfaces, knows bursts, and comes before all others, for each direction alone."""
+    """Ours names interfaces, knows bursts, and takes precedence over all others, for each direction."""
     own = {"net1": {"ingressRate": "100M", "ingressBurst": "1M", "egressRate": 50 * M}, "eth0": {"ingressRate": "5M"}}
     noted = {
         "userspace/bandwidth": json.dumps(own),
@@ -172,7 +172,7 @@ def test_our_annotation() -> None:
 
 
 def test_annotations_of_kubeovn() -> None:
-    """kube-ovn's are Mbit/s and Mbit, named by provider; 0 is no limit; they are read only where the administrator says so."""
+    """kube-ovn's are Mbit/s and Mbit, named by provider; 0 is no limit; they are read only if the administrator allows it."""
     noted = {
         "ovn.kubernetes.io/ingress_rate": "100",
         "ovn.kubernetes.io/ingress_burst": "3",

@@ -1,4 +1,4 @@
-"""A list of plugins in a file: what no runtime reads as one is refused by name, and the mark alone says whose file it is."""
+"""A list of plugins in a file: an invalid one is refused by name, and only the mark says whose file it is."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def test_what_is_no_list(text: bytes, why: str) -> None:
     "name", ["", ".conflist", "a.conf", "a.json", "a b.conflist", "../a.conflist", ".a.conflist", "a" * 101 + ".conflist"]
 )
 def test_names_that_no_file_has(name: str) -> None:
-    """A runtime would not read it, or it would lead elsewhere."""
+    """A name that a runtime would not read, or that leads elsewhere, is refused."""
     with pytest.raises(BadRequest, match=r"must end with \.conflist"):
         require_name(name, "setting")
 
 
 def test_the_mark() -> None:
-    """It is all that is added; a text without it, or of another form, is another program's."""
+    """Only the mark is added; a text without it, or of another form, is another program's."""
     assert require_name("10-net.conflist", "") == "10-net.conflist"
     text = mark(read_list(json.dumps(LIST).encode(), ""), "c0ffee")
     assert json.loads(text) == {**LIST, MARK: "c0ffee"}
@@ -59,7 +59,7 @@ def test_the_mark() -> None:
 
 
 def test_what_plugins_inherit() -> None:
-    """Name and version of the list; of several versions the newest that this plugin knows."""
+    """Plugins get name and version of the list; of several versions the newest that this plugin knows."""
     assert list(plugins_of(LIST, {})) == [(0, {"type": "userspace", "cniVersion": "1.0.0", "name": "net"})]
     several = {"cniVersions": ["0.4.0", "1.1.0", "9"], "plugins": [{"type": "a"}, 1, {"type": "b"}]}
     assert list(plugins_of(several, {"name": "n"})) == [
@@ -69,7 +69,7 @@ def test_what_plugins_inherit() -> None:
 
 
 def test_what_would_not_be_known_again() -> None:
-    """A list whose file would be longer than what is read of one is refused; letters of any alphabet are no reason."""
+    """A list longer than what is read of its file is refused; letters of any alphabet are accepted."""
     deep: Any = 1
     for _ in range(90):
         deep = [deep]

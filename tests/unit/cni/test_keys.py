@@ -1,4 +1,4 @@
-"""Misspelt keys of a network are refused and name what was meant; every other key, known or not, is taken."""
+"""Misspelt keys of a network are refused with the key that was meant; every other key, known or not, is accepted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MANIFEST = """{
         "bridge": {"bridgeName": "br0", "bridge": "br1", "trunks": [{"minId": 1}]}
     }
 }"""
-"""Only keys that a program reads, at places where they may stand; and such as are out of use, with a sign in front."""
+"""Keys that a program reads, at their allowed places; and deprecated ones, with a sign in front."""
 
 
 def within(place: str, held: dict[str, Any]) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def within(place: str, held: dict[str, Any]) -> dict[str, Any]:
 
 
 def told(raw: dict[str, Any]) -> list[str]:
-    """What is said of the keys of a configuration that is taken."""
+    """The warnings about the keys of a valid configuration."""
     warnings: list[str] = []
     keys.check(raw, warnings.append)
     return warnings
@@ -69,7 +69,7 @@ def distance(one: str, other: str) -> int:
 
 @st.composite
 def mutated(draw: st.DrawFn, key: str) -> str:
-    """The key with one or two letters put in, left out or replaced, or two neighbours exchanged; in any case."""
+    """The key with one or two letters inserted, removed or replaced, or two neighbours exchanged; in any case."""
     if draw(st.booleans()) and len(key) > 1:
         at = draw(st.integers(0, len(key) - 2))
         return key[:at] + key[at + 1] + key[at] + key[at + 2 :]
@@ -82,7 +82,7 @@ def mutated(draw: st.DrawFn, key: str) -> str:
 
 @given(PLACES, st.data())
 def test_every_misspelling_is_refused(place: str, data: st.DataObject) -> None:
-    """One or two letters of a known key of the place put in, left out, replaced or exchanged are 7: key, place and known key."""
+    """A known key with one or two letters inserted, removed, replaced or exchanged is 7, which names key, place and known key."""
     known = data.draw(st.sampled_from(keys.PLACES[place]))
     key = data.draw(mutated(known))
     assume(len(key) >= 5 and key.lower() not in keys._ALLOWED)
@@ -95,9 +95,10 @@ def test_every_misspelling_is_refused(place: str, data: st.DataObject) -> None:
 
 @given(PLACES, st.sampled_from([*ALL_KNOWN, *keys._OTHERS]), st.sampled_from([str, str.lower, str.upper]))
 def test_no_known_key_is_refused(place: str, key: str, spelling: Any) -> None:
-    """A key that is known anywhere, or other plugins have, is taken at every place, in any case; a known one without a word.
+    """A key that is known anywhere, or that other plugins have, is accepted at every place and in any case; a known one without a
+    warning.
 
-    Only those of the specification that decide about the interface have one spelling at the top: the next test.
+    Only keys of the specification that decide about the interface have one spelling at the top: the next test.
     """
     assume(place or spelling(key) == key or key not in keys._WRITTEN.values())
     warnings = told(within(place, {spelling(key): None}))
@@ -107,7 +108,7 @@ def test_no_known_key_is_refused(place: str, key: str, spelling: Any) -> None:
 
 @pytest.mark.parametrize("key", keys._WRITTEN.values())
 def test_what_decides_about_the_interface_has_one_spelling(key: str) -> None:
-    """At the top another case of it is 7, and says how it is written; at other places it is no key of the specification."""
+    """At the top another case of it is 7, which gives the spelling; elsewhere it is no key of the specification."""
     for written in {key.lower(), key.upper(), key.title()} - {key}:
         assert refusal({written: None}).meant == key
         told({"host": {written: None}})
@@ -115,7 +116,7 @@ def test_what_decides_about_the_interface_has_one_spelling(key: str) -> None:
 
 @given(st.text(st.sampled_from("abc"), max_size=7), st.text(st.sampled_from("abc"), max_size=7), st.integers(0, 3))
 def test_edits_are_counted_as_by_the_book(one: str, other: str, edits: int) -> None:
-    """Whether two texts are so near is what Levenshtein's distance says."""
+    """Two texts count as near exactly when Levenshtein's distance says so."""
     assert keys.is_within(one, other, edits) == (distance(one, other) <= edits)
 
 
@@ -138,7 +139,7 @@ def test_edits_are_counted_as_by_the_book(one: str, other: str, edits: int) -> N
     ],
 )
 def test_what_people_write(raw: dict[str, Any], where: str, meant: str) -> None:
-    """Exchanged letters, plurals and other conventions; what is three letters away is another key."""
+    """Exchanged letters, plurals and other conventions are recognised; a key three letters away is another key."""
     if not meant:
         assert told(raw) == [f"key '{where}' is unknown and ignored"]
         return
@@ -146,7 +147,7 @@ def test_what_people_write(raw: dict[str, Any], where: str, meant: str) -> None:
 
 
 def test_manifests_that_work_go_on_working() -> None:
-    """What runtimes, Multus, forks of the former plugin and other CNI plugins have in a network is taken."""
+    """Keys of runtimes, Multus, forks of the former plugin and other CNI plugins are accepted."""
     manifest = json.loads(MANIFEST)
     assert [text for text in told(manifest) if "ignored" not in text] == []
 
@@ -182,14 +183,14 @@ def test_a_key_of_the_specification_in_another_spelling(meant: str) -> None:
     ],
 )
 def test_what_an_ignored_key_of_others_would_have_been(place: str, key: str, words: tuple[str, ...]) -> None:
-    """A key of a fork or of ovs-cni that asks for more than a plain port: the warning says what the port lacks."""
+    """For a key of a fork or of ovs-cni that asks for more than a plain port, the warning says what the port lacks."""
     [warning] = told(within(place, {key: 1}))
     assert warning.startswith(f"key '{keys.path_of(place, key)}' is unknown and ignored: ")
     assert [each for each in words if each not in warning] == []
 
 
 def test_keys_of_kubeovns_plugin_cost_no_warning() -> None:
-    """Those that ask for nothing of the port are taken without a word at the top, and there alone; `device_id` is misspelt."""
+    """Those without meaning for the port are accepted at the top without a warning, and only there; `device_id` is misspelt."""
     assert told({"server_socket": "/run/openvswitch/kube-ovn-daemon.sock", "provider": "a.b.ovn", "VF_driver": "vfio-pci"}) == []
     assert told({"host": {"provider": "a.b.ovn"}}) == ["key 'host.provider' is unknown and ignored"]
     assert refusal({"device_id": "x"}).meant == "deviceID"

@@ -1,4 +1,4 @@
-"""Networks of kernel links: what they may say, what belongs to the other kind of interface, what cannot be together."""
+"""Networks of kernel links: allowed keys, keys of the other kind of interface, and combinations that cannot work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def veth(**keys: Any) -> dict[str, Any]:
 
 
 def test_a_plain_veth() -> None:
-    """The least that a network of a kernel link says; nothing of it is deprecated or ignored."""
+    """The shortest network of a kernel link: nothing of it is deprecated or ignored."""
     warnings: list[str] = []
     options = read(warnings, host=veth(), container={"iftype": "veth"}, ipam=IPAM)
     assert (options.link, options.ovs_role, options.role_given, warnings) == (LinkOptions(), "client", False, [])
@@ -43,7 +43,9 @@ def test_everything_that_a_veth_can_have() -> None:
 
 
 def test_the_kernels_datapath() -> None:
-    """`host.engine: ovs` is a bridge of the kernel's datapath, which opens links in one way, whatever the node's setting."""
+    """`host.engine: ovs` means a bridge of the kernel's datapath, which opens
+    links in one way, whatever the node's setting is.
+    """
     link = read(host=veth(engine="ovs")).link
     assert link
     assert (link.datapath, choose_kernel_port(link, "afxdp")) == ("system", "system")
@@ -54,7 +56,7 @@ def test_the_kernels_datapath() -> None:
     [("", "auto", "system"), ("", "afxdp", "afxdp"), ("af_xdp", "afxdp", "af_xdp"), ("auto", "afxdp", "system")],
 )
 def test_how_the_host_end_is_opened(said: str, setting: str, kind: str) -> None:
-    """The network's word comes before the node's; `auto` of either is `system`."""
+    """The network's value takes precedence over the node's; `auto` in either means `system`."""
     assert choose_kernel_port(LinkOptions(said), setting) == kind
 
 
@@ -114,7 +116,7 @@ def test_addresses_of_the_pods_annotations() -> None:
     ],
 )
 def test_what_cannot_be(keys: dict[str, Any], code: int, named: str) -> None:
-    """Each combination that cannot work is one error with key, value and what would work, before any effect."""
+    """Each impossible combination is one error with key, value and what would work, before any effect."""
     with pytest.raises(UserspaceError) as refused:
         read(**keys)
     kind = {2: UnsupportedField, 6: Undecodable, 7: InvalidConfig}[code]
@@ -132,7 +134,7 @@ def test_a_large_mtu_by_the_nodes_setting() -> None:
 
 
 def test_what_a_veth_ignores() -> None:
-    """What only says where a socket is has no meaning for a kernel link, and is warned of."""
+    """Keys about a socket's place have no meaning for a kernel link, and cause a warning."""
     warnings: list[str] = []
     read(warnings, host=veth(memif={"role": "master"}), sharedDir="/x")
     assert [key for key in ("'sharedDir'", "'host.memif'") if key not in str(warnings)] == []

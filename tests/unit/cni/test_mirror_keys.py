@@ -1,4 +1,4 @@
-"""Of which mirrors an interface is a source or an output: what networks and pods may say."""
+"""The mirrors of which an interface is a source or an output: what networks and pods may ask for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IDS = MirrorSource("ids")
     ],
 )
 def test_directions(said: dict[str, Any], from_pod: bool, to_pod: bool) -> None:
-    """Both directions where none is said; one that is said alone says of the other that it is not."""
+    """Both directions count when none is given; one that is given alone excludes the other."""
     assert read(mirrors=[{"name": "ids", **said}]).mirrors == (MirrorSource("ids", from_pod, to_pod),)
 
 
@@ -87,7 +87,7 @@ def test_a_pod_joins() -> None:
 
 
 def test_kube_ovns_mirror() -> None:
-    """kube-ovn's annotation is its one mirror, with what goes to the pod."""
+    """kube-ovn's annotation means its one mirror, with the traffic to the pod."""
     noted = {"podnet.blue.ovn.kubernetes.io/mirror": "true"}
     assert mirrors_of(noted, NET1, (), ()) == (MirrorSource(KUBEOVN_MIRROR, from_pod=False),)
     assert mirrors_of(noted, PodInterface("podnet", "blue", "net1"), (), ()) == ()

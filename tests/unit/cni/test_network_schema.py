@@ -1,4 +1,4 @@
-"""The JSON Schema of networks says of each key what ADD says: examples and good values pass, and bad values are refused."""
+"""The JSON Schema of networks agrees with ADD: examples and valid values pass, invalid values are refused."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ TOGETHER = (
     *({"bandwidth": said} for _, said, _ in LIMITS),
     *({"runtimeConfig": {"bandwidth": said}} for _, said, _ in LIMITS),
 )
-"""Where several keys may be wrong together, of which a schema of each key says nothing."""
+"""Cases in which several keys may be wrong together, which a schema per key cannot express."""
 
 
 def is_refused(keys: dict[str, Any]) -> bool:
@@ -74,22 +74,22 @@ def is_refused(keys: dict[str, Any]) -> bool:
 
 
 def test_it_is_a_schema() -> None:
-    """The dialect's own schema has nothing to say of it."""
+    """It is valid by the dialect's own schema."""
     Draft202012Validator.check_schema(SCHEMA)
 
 
 @pytest.mark.parametrize(("name", "found"), [("former", json.loads(FORMER)), *networks_of_examples()])
 def test_public_examples(name: str, found: dict[str, Any]) -> None:
-    """Each network in deploy/examples, and one of the former plugin, is as the schema says."""
+    """Each network in deploy/examples, and one of the former plugin, is valid by the schema."""
     assert [error.message for error in JUDGE.iter_errors(found)] == [], name
 
 
 @pytest.mark.parametrize("keys", VALUES, ids=json.dumps)
 def test_values_of_other_programs(keys: dict[str, Any]) -> None:
-    """What ADD takes, the schema takes; what it refuses for one key, the schema refuses.
+    """The schema accepts what ADD accepts, and refuses what ADD refuses because of one key.
 
-    JSON Schema has no word for what numbers are written as (9000.0 is one), nor for two keys that differ by case; and the
-    patterns of this checker are Python's, whose end is before a last newline, too.
+    JSON Schema cannot express how a number is written (9000.0 is one), nor that two keys differ only by case; and the patterns of
+    this checker are Python's, whose end is before a last newline, too.
     """
     refused = is_refused(keys)
     if not refused or not (keys in TOGETHER or json.dumps(keys) in CANNOT_SAY):
@@ -141,7 +141,7 @@ def test_what_it_refuses(keys: dict[str, Any], where: str) -> None:
 
 
 def test_every_key_is_there_with_its_help() -> None:
-    """The schema has a place for each key of the table, and one line of help for it."""
+    """The schema has each key of the table, with its line of help."""
     for key in TABLE:
         found = SCHEMA
         for name in filter(None, key.path.split(".")):

@@ -1,4 +1,4 @@
-"""Our own options: what existing manifests mean, what is refused, what is only warned of."""
+"""Our own options: what existing manifests mean, what is refused, and what only causes a warning."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_keys_match_in_any_case() -> None:
 
 
 def test_no_key_is_spelled_with_other_letters() -> None:
-    """The Kelvin sign is no "k" in a key, whatever its small letter is: a policy that looks for the key would not find it."""
+    """The Kelvin sign is no "k" in a key, although its small letter is: a policy that searches the key would not find it."""
     keys: dict[str, Any] = {"\u212aubeconfig": "/etc/cni/x"}
     with pytest.raises(InvalidConfig, match="key '\u212aubeconfig' is unknown: 'kubeconfig' is probably meant"):
         options(**keys)
@@ -73,7 +73,7 @@ def test_unknown_keys_are_warned_of() -> None:
     ],
 )
 def test_not_built_yet(keys: dict[str, Any], named: str) -> None:
-    """What is understood but cannot be served is refused with 2, naming key and value."""
+    """What is understood but cannot be served is refused with 2, which names key and value."""
     with pytest.raises(UnsupportedField) as refused:
         options(**keys)
     assert refused.value.code == 2
@@ -131,14 +131,14 @@ def test_container_engine_is_the_applications_own() -> None:
     ],
 )
 def test_malformed_options(keys: dict[str, Any], kind: type[UserspaceError]) -> None:
-    """A value of the wrong type is 6, one that cannot be meant is 7."""
+    """A value of the wrong type is 6, an invalid one 7."""
     with pytest.raises(kind) as refused:
         options(**keys)
     assert refused.value.code == kind.default_code
 
 
 def test_queues_of_the_host() -> None:
-    """Queues asked for on OVS's side, and a log level that is none, are ignored with a warning."""
+    """Queues on OVS's side, and an invalid log level, are ignored with a warning."""
     warnings: list[str] = []
     options(warnings, host=host(vhost={"mode": "client", "queues": 4}), logLevel="loud")
     assert [name for name in ("host.vhost.queues", "'loud'") if name not in str(warnings)] == []
@@ -174,7 +174,7 @@ def test_bad_mac_in_the_environment() -> None:
 
 @pytest.mark.parametrize("args", ["x", {"cni": []}, {"cni": None}, {"cni": {"mac": ""}}, {"other": {"mac": "x"}}])
 def test_args_that_say_nothing(args: object) -> None:
-    """`args` that hold no object `cni`, or no MAC in it, leave the MAC to CNI_ARGS."""
+    """`args` without an object `cni`, or without a MAC in it, leave the MAC to CNI_ARGS."""
     assert options(cni_args="MAC=02:00:00:00:00:01", args=args).asked.mac == "02:00:00:00:00:01"
 
 
@@ -188,7 +188,9 @@ def test_args_that_say_nothing(args: object) -> None:
     ],
 )
 def test_a_logical_port_of_ovn_is_refused_by_name(cni_args: str, args: dict[str, Any], named: str) -> None:
-    """Who asks for a port of OVN, in the words of ovs-cni and of a fork, is not given one on another network in silence."""
+    """A request for a port of OVN, in the words of ovs-cni or of a fork, is
+    refused, and not silently served from another network.
+    """
     with pytest.raises(UnsupportedField, match=re.escape(named)) as refused:
         options(cni_args=cni_args, args=args)
     assert (refused.value.code, "no logical ports of OVN" in refused.value.message) == (2, True)
@@ -201,7 +203,7 @@ def test_no_logical_port_asked_for(args: Any) -> None:
 
 
 def test_log_file_is_refused_politely() -> None:
-    """A log file named by a network is not written to, and that is said."""
+    """A log file that a network names is not written to, and a warning says so."""
     warnings: list[str] = []
     options(warnings, logFile="/etc/passwd")
     assert any("logFile" in warning for warning in warnings)
@@ -224,7 +226,7 @@ def test_a_vm_is_always_the_server(keys: dict[str, Any]) -> None:
     ],
 )
 def test_what_a_vm_can_not_have(vhost: dict[str, str], named: str) -> None:
-    """A server-mode port and a socket of another name are refused with 7 for a VM, saying what to do; a pod may have both."""
+    """A server-mode port and a socket of another name are refused with 7 for a VM, with what to do; a pod may have both."""
     with pytest.raises(InvalidConfig, match=f"{named}.*consumer 'kubevirt'") as refused:
         options(consumer="kubevirt", host=host(vhost=vhost))
     assert refused.value.code == 7
@@ -288,7 +290,7 @@ def test_unknown_keys_of_several_blocks() -> None:
 
 @pytest.mark.parametrize("key", ["host", "container", "bandwidth", "netem"])
 def test_a_list_in_the_place_of_a_block(key: str) -> None:
-    """It is refused by its type, and no element of it is told."""
+    """It is refused by its type, and the error names no element of it."""
     warnings: list[str] = []
     keys: dict[str, Any] = {key: [{"colour": 1}] * 1000}
     with pytest.raises(Undecodable, match=f"key '{key}' is a list"):
@@ -297,7 +299,7 @@ def test_a_list_in_the_place_of_a_block(key: str) -> None:
 
 
 def test_more_mirrors_than_an_interface_can_be_in() -> None:
-    """They are refused by length, and no key of one is told."""
+    """They are refused by their number, and the error names no key of one."""
     warnings: list[str] = []
     with pytest.raises(InvalidConfig, match="key 'mirrors' has 1000 items"):
         options(warnings, mirrors=[{"colour": 1}] * 1000)

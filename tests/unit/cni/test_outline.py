@@ -1,4 +1,4 @@
-"""How large a network may be: what ADD refuses before it is decoded, and what DEL finds of it all the same."""
+"""How large a network may be: what ADD refuses before it is decoded, and what DEL still finds in it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def test_the_largest_configuration(verb: Verb, most: Any) -> None:
 
 @pytest.mark.parametrize(("verb", "most"), [("ADD", NEW), ("CHECK", LATER)])
 def test_the_most_values(verb: Verb, most: Any) -> None:
-    """So many braces, brackets and commas are read, and one more is refused: short values take more memory than their text."""
+    """A certain number of braces, brackets and commas is accepted, one more is
+    refused: short values take more memory than their text.
+    """
     held = most.marks - 2 * len(WHOLE) + 2
     text = json.dumps({**WHOLE, "a": []}).replace("[]", "[" + ",".join(["1"] * held) + "]")
     over = text.count(",") + text.count("[") + text.count("{") - most.marks
@@ -63,7 +65,7 @@ def test_del_of_what_add_refuses(octets: int) -> None:
 
 @given(members=MEMBERS, ascii_=st.booleans(), indent=st.none() | st.just(2))
 def test_an_outline_is_what_the_parser_finds(members: dict[str, Any], ascii_: bool, indent: int | None) -> None:
-    """Of an object the outline has the words whose values are texts, however deep the same words are elsewhere."""
+    """The outline has the object's top-level keys with text values, however deep the same words occur elsewhere."""
     text = json.dumps(members, ensure_ascii=ascii_, indent=indent)
     found = {word: value for word, value in members.items() if word in WORDS and isinstance(value, str) and len(value) < 80}
     told = read_outline(f" {text}\n".encode("utf-8", "surrogatepass"))
@@ -71,12 +73,12 @@ def test_an_outline_is_what_the_parser_finds(members: dict[str, Any], ascii_: bo
 
 
 def test_the_last_of_two_counts() -> None:
-    """As for the parser; a key may be written with escapes."""
+    """As in the parser, the last of two keys counts, and a key may be written with escapes."""
     assert read_outline(rb'{"name":"a","\u006eame":"b"}') == {"name": "b"}
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b'"name"', b"{", b'{"name":"a"', b'{"a":[}', b'{"name":"a"}}', b'{"a":"', b"{}x"])
 def test_what_is_no_object(text: bytes) -> None:
-    """What does not end as it began has no outline: 6."""
+    """A text that does not end as it began has no outline: 6."""
     with pytest.raises(Undecodable):
         read_outline(text)

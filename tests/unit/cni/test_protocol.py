@@ -1,4 +1,4 @@
-"""A request and its answer survive the way between shim and agent byte for byte, and nothing else is taken for one."""
+"""A request and its answer pass between shim and agent byte for byte, and nothing else is accepted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def status_of(raw: bytes) -> int:
 
 @given(st.dictionaries(st.sampled_from(sorted(protocol.VARIABLES)), VALUES), st.binary(max_size=500))
 def test_every_byte_of_the_variables_and_of_stdin_arrives(variables: dict[str, bytes], stdin: bytes) -> None:
-    """What a process can be given in its environment is read back as the same bytes."""
+    """Every byte that an environment can have is read back."""
     environ = {name: raw.decode("utf-8", "surrogateescape") for name, raw in variables.items()}
 
     request, body = read_request(request_bytes("/api/v1/del", environ, stdin))
@@ -167,12 +167,12 @@ def test_another_protocol_is_refused_by_both_its_names(line: bytes) -> None:
     ],
 )
 def test_what_is_no_request_is_refused(raw: bytes) -> None:
-    """Every way to be read in two ways is 400."""
+    """Every ambiguous request is 400."""
     assert status_of(raw) == 400
 
 
 def test_the_limits_are_what_the_protocol_says() -> None:
-    """64 header lines, a head of 256 KiB and a body of 4 MiB are taken; one more is refused by its own status."""
+    """64 header lines, a head of 256 KiB and a body of 4 MiB are accepted; one more is refused by its own status."""
     lines = [b"X-%d: 1" % number for number in range(protocol.HEADER_LINES_MAX)]
     assert len(parse_head(head(*lines)).headers) == 64
     assert status_of(head(*lines, b"Y: 1")) == 431
@@ -209,7 +209,7 @@ def test_a_stored_request_is_whole_or_refused(raw: bytes) -> None:
     ],
 )
 def test_half_an_answer_is_none(raw: bytes) -> None:
-    """A client does not take a truncated answer for success."""
+    """A client does not accept a truncated answer as success."""
     with pytest.raises(Unavailable):
         read_reply(raw)
 
@@ -254,7 +254,10 @@ def test_warnings_arrive_as_they_are(warnings: list[str]) -> None:
 
 @given(st.lists(st.text(st.characters(exclude_categories=()), max_size=4000), max_size=40))
 def test_warnings_are_bounded_in_number_and_size(warnings: list[str]) -> None:
-    """Any text, halves of surrogate pairs and NUL too, makes an answer whose head every shim takes; the last tells of more."""
+    """Any text, with halves of surrogate pairs and NUL, makes a head that every shim accepts.
+
+    The last warning says that there were more.
+    """
     raw = protocol.reply(500, b"{}", warnings=warnings)
     assert raw.index(protocol.HEAD_END) < 64 << 10
     told = protocol.warnings_of(read_reply(raw).headers)
@@ -276,6 +279,6 @@ def test_how_warnings_travel() -> None:
 
 @pytest.mark.parametrize("value", ["%", "%4", "%zz", "%00", ""])
 def test_a_warning_that_is_none_is_left_out(value: str) -> None:
-    """An answer is not refused for what is wrong with its warnings."""
+    """An invalid warning does not make the answer be refused."""
     headers = protocol.Headers({f"{protocol.WARNING_HEADER}1": value, f"{protocol.WARNING_HEADER}3": "c"})
     assert protocol.warnings_of(headers) == ["c"]

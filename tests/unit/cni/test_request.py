@@ -1,4 +1,4 @@
-"""The environment and the network configuration: what is refused, with which code, naming what."""
+"""The environment and the network configuration: what is refused, with which code and which names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_unknown_command_is_named(command: str) -> None:
 
 
 def test_all_missing_variables_are_listed() -> None:
-    """Everything that is missing is told in one message; empty counts as missing."""
+    """One message lists everything that is missing; empty counts as missing."""
     with pytest.raises(BadEnvironment) as refused:
         read_environment({"CNI_COMMAND": "ADD", "CNI_NETNS": ""}, "ADD")
     assert "[CNI_CONTAINERID,CNI_NETNS,CNI_IFNAME]" in refused.value.message
@@ -54,7 +54,10 @@ def test_longest_ifname() -> None:
 
 
 def test_last_argument_holds() -> None:
-    """Keys of CNI_ARGS may repeat, as Multus sends them; values may hold '=' or be empty; a trailing ';' is nothing."""
+    """In CNI_ARGS keys may repeat, as Multus sends them, and the last counts; values may contain '=' or be empty.
+
+    A trailing ';' is ignored.
+    """
     args = read_environment({**GOOD, "CNI_ARGS": "A=1;A=2;B=x=y;K8S_POD_UID=;"}, "ADD").args
     assert args == {"A": "2", "B": "x=y", "K8S_POD_UID": ""}
 
@@ -132,7 +135,7 @@ def test_final_attachments_key_wins() -> None:
 
 
 def test_absent_attachments() -> None:
-    """An absent list is told apart from an empty one."""
+    """A missing list is distinguished from an empty one."""
     assert valid_attachments(read_network(network(), "GC")) is None
 
 

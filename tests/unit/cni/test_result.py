@@ -59,7 +59,7 @@ class TestBuild:
 
     @pytest.mark.parametrize("version", MODERN)
     def test_a_modern_result(self, version: str) -> None:
-        """From 1.0.0 on the entry has mtu and socketPath, addresses have no version, and dns is there when it says something."""
+        """From 1.0.0 on the entry has mtu and socketPath, addresses have no version, and dns is there unless it is empty."""
         assert build(version, [OURS], LEASED) == {
             "cniVersion": version,
             "interfaces": [
@@ -97,7 +97,7 @@ class TestBuild:
 
     @pytest.mark.parametrize("version", SUPPORTED_VERSIONS)
     def test_the_previous_result_stays(self, version: str) -> None:
-        """All of prevResult is in the answer in its order and with its indices; ours comes after it and points at itself."""
+        """All of prevResult is in the answer, in its order and with its indices; ours comes after it, with its own index."""
         before, after = prev(), build(version, [OURS], LEASED, None, prev())
         expected = build(version, [OURS], EMPTY, None, before)
         assert [entry["name"] for entry in after["interfaces"]] == ["br0", "eth0", "net1"]
@@ -126,7 +126,10 @@ class TestBuild:
         assert build("1.0.0", [OURS], EMPTY, None, read_prev_result(old, "1.0.0"))["ips"] == [{"address": "10.0.0.1/8"}]
 
     def test_whose_dns(self) -> None:
-        """The config's dns wins over the previous plugin's, that over the delegate's; an empty one does not count."""
+        """The configuration's dns takes precedence over the previous plugin's, and that over the delegate's.
+
+        An empty one does not count.
+        """
         own = {"domain": "own.example", "search": []}
         assert build("1.0.0", [OURS], LEASED, own, prev())["dns"] == {"domain": "own.example"}
         assert build("1.0.0", [OURS], LEASED, own)["dns"] == {"domain": "own.example"}
@@ -261,7 +264,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("code", [-1, 2**32, "7", 1.5])
     def test_a_code_that_libcni_can_not_decode_is_never_printed(self, code: Any) -> None:
-        """The class's own code stands in for an impossible one: libcni would lose the whole message."""
+        """The class's own code replaces an impossible one, because libcni would lose the whole message."""
         assert json.loads(error_json(DelegateFailed("x", code=code), LATEST))["code"] == 100
 
     @given(st.text(st.characters()), st.text(st.characters()))
@@ -274,7 +277,7 @@ class TestErrors:
         json.loads(printed)["msg"].encode("utf-8")
 
     def test_undecodable_bytes_stay_readable(self) -> None:
-        """A byte that was no UTF-8 in the environment is spelled out."""
+        """A byte of the environment that is not UTF-8 is escaped."""
         name = b"net\xff".decode("utf-8", "surrogateescape")
         assert json.loads(error_json(UserspaceError(name), LATEST))["msg"] == "net\\udcff"
 
@@ -323,7 +326,7 @@ class TestEncoding:
         }
 
     def test_cheap_to_import(self) -> None:
-        """The module itself pulls in neither json nor ipaddress: VERSION and errors pay for what they use."""
+        """The module itself imports neither json nor ipaddress, so that VERSION and errors do not pay for them."""
         code = "import sys, userspace_cni.cni.result; print([m for m in ('json', 'ipaddress', 'subprocess') if m in sys.modules])"
         ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert ran.stdout.strip() == "[]"

@@ -1,4 +1,4 @@
-"""Networks that name a Subnet: what is put into them, and what they cannot say beside it."""
+"""Networks that name a Subnet: which keys are filled in, and which they cannot have beside it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def placement(vlan: tuple[int | None, str] = (None, ""), **changes: Any) -> Plac
 
 
 def test_what_the_subnet_gives() -> None:
-    """Bridge, VLAN, MTU, ranges and the default route are put in; the network then says all itself, also to the delegate."""
+    """Bridge, VLAN, MTU, ranges and the default route are filled in; the network, also the delegate's, is then complete."""
     done = complete_request(request(host={"iftype": "veth"}), placement((100, "net1")), leases="/leases", shared=False)
     assert {**done.network.raw, "name": "pods"} == json.loads(done.stdin)
     assert done.network.name == done.network.raw["name"] == "podnet"
@@ -57,7 +57,7 @@ def test_what_the_subnet_gives() -> None:
 
 
 def test_what_the_network_may_say_itself() -> None:
-    """The same as the Subnet says, host-local's other keys, and routes of its own; keys in any case are the same keys."""
+    """The network may repeat the Subnet's values, have host-local's other keys, and routes of its own, in any case of keys."""
     host = {"MTU": 1400, "Bridge": {"BRIDGENAME": "br-pods", "vlanid": 100, "vlanMode": "access"}}
     ipam = {"type": "host-local", "resolvConf": "/x", "routes": []}
     done = complete_request(request(Host=host, ipam=ipam), placement((100, "net1")), leases="/leases", shared=False)
@@ -94,7 +94,7 @@ def test_no_gateway() -> None:
     ],
 )
 def test_what_both_say(keys: dict[str, Any], named: str) -> None:
-    """What the network says and the Subnet says otherwise is refused by the key's name, with both values."""
+    """A value of the network that differs from the Subnet's is refused by the key's name, with both values."""
     with pytest.raises(InvalidConfig, match=f"key '{named}' is .*Subnet 'pods' says"):
         complete_request(request(**keys), placement(), leases="/leases", shared=False)
 
@@ -113,7 +113,7 @@ def test_what_both_say(keys: dict[str, Any], named: str) -> None:
     ],
 )
 def test_what_cannot_stand_beside_it(keys: dict[str, Any], named: str, code: int) -> None:
-    """What no Subnet could go with is refused by name, by ADD and lint alike."""
+    """A key that no Subnet could go with is refused by name, by ADD and lint alike."""
     with pytest.raises((InvalidConfig, UnsupportedField), match=f"key '{named}'") as caught:
         require_possible(request(**keys).network)
     assert caught.value.code == code
@@ -140,7 +140,7 @@ def test_shared_addresses_are_asked_for() -> None:
 
 
 def test_other_verbs_need_no_subnet() -> None:
-    """For other verbs than ADD the delegate is given what leased, else a range in whose place any would do."""
+    """For verbs other than ADD the delegate gets what leased, or else a placeholder range, because any would do."""
     asked = request(ipam={"routes": []})
     ranges = [[{"subnet": "192.0.2.0/24"}]]
     unknown = json.loads(as_leased(asked, "/leases", None).stdin)

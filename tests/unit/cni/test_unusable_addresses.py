@@ -1,4 +1,4 @@
-"""Addresses that no machine can have, and where they are refused: annotations, networks, an IPAM plugin's answer, Subnets."""
+"""Addresses that no machine can have, and where they are refused: annotations, networks, an IPAM plugin's result, Subnets."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _neighbour(text: str) -> str:
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("text", UNUSABLE)
 def test_what_no_machine_can_have(text: str, reader: str) -> None:
-    """Who writes it is told, with 7; a plugin that answers it is broken."""
+    """An author who writes one gets 7; a plugin that answers one is broken."""
     with pytest.raises(UserspaceError) as refused:
         READERS[reader](text)
     assert (refused.value.code == 7) == (reader != "IPAM plugin")
@@ -87,14 +87,14 @@ def test_what_no_machine_can_have(text: str, reader: str) -> None:
 @pytest.mark.parametrize("reader", sorted(READERS.keys() - {"gateway"}))
 @pytest.mark.parametrize("text", USABLE)
 def test_what_machines_have(text: str, reader: str) -> None:
-    """The rest is taken, also what looks like a network's own address where a subnet has machines alone."""
+    """All other addresses are accepted, also one that looks like the network's own in a subnet that has only machines."""
     assert not why_not_in_subnet(ip_interface(text))
     READERS[reader](text)
 
 
 @pytest.mark.parametrize("gateway", ["10.9.0.0", "10.9.0.255", "224.0.0.1"])
 def test_a_gateway_that_is_none(gateway: str) -> None:
-    """A gateway is a machine of the subnet, too."""
+    """A gateway has to be a possible machine of the subnet, too."""
     with pytest.raises(UserspaceError, match=rf"gateway' is '{gateway}': {gateway}") as refused:
         annotated(ip_address="10.9.0.7/24", gateway=gateway)
     assert refused.value.code == 7
@@ -131,7 +131,7 @@ def test_what_a_previous_plugin_says() -> None:
 
 @pytest.mark.parametrize("text", ["x", "10.16.0.7,", "", " ,", "10.16.0.7 10.16.0.8", "10.16.0.7/33", "fe80::1%eth0"])
 def test_what_can_never_be_read_is_not_waited_for(text: str) -> None:
-    """An address that no 'cidr' could complete is refused, and named, before the 'cidr' comes."""
+    """An address that no 'cidr' could complete is refused at once, by name, before the 'cidr' comes."""
     noted = {OVN + "ip_address": text}
     if not text:
         assert missing(noted, ETH0).startswith(f"{OVN}ip_address")
@@ -142,6 +142,6 @@ def test_what_can_never_be_read_is_not_waited_for(text: str) -> None:
 
 
 def test_a_cidr_that_can_never_be_read() -> None:
-    """Nor is an address waited for whose subnet cannot be read."""
+    """ADD does not wait for an address whose subnet is invalid, either."""
     with pytest.raises(UserspaceError, match=r"annotation 'ovn\.kubernetes\.io/cidr' is 'x'"):
         missing({OVN + "cidr": "x"}, ETH0)

@@ -1,4 +1,4 @@
-"""Another kind of consumer: what a module in `consumers` and a row in CONSUMERS are enough for."""
+"""A new kind of consumer takes only a module in `consumers` and a row in CONSUMERS."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Process:
     naming_remedy = "name the interface after the process"
 
     def check(self, top: Mapping[str, Any], vhost: Mapping[str, Any], warn: Warn) -> None:
-        """No sharedDir, and no mode is heard."""
+        """It refuses sharedDir, and ignores a mode."""
         if top.get("sharedDir"):
             raise UnsupportedField("key 'sharedDir': a process has its own directory", "remove it")
         if vhost.get("mode"):
@@ -96,7 +96,7 @@ def test_an_attachment_is_as_its_consumer_has_it() -> None:
 
 
 def test_its_terms_are_in_force() -> None:
-    """The consumer's refusals and warnings are the plugin's, and a bad name comes with the consumer's remedy."""
+    """The consumer's refusals and warnings are the plugin's, and a bad name gets the consumer's advice."""
     warnings: list[str] = []
     attached(warnings, host={"vhost": {"mode": "client"}})
     assert warnings == ["key 'host.vhost.mode' is told"]
@@ -110,7 +110,7 @@ def test_its_terms_are_in_force() -> None:
 
 
 def test_a_consumer_that_there_is_not() -> None:
-    """It is refused with 7, naming those that there are."""
+    """An unknown consumer is refused with 7, which names the known ones."""
     with pytest.raises(InvalidConfig) as refused:
         attached([], consumer="vm")
     assert (refused.value.code, refused.value.message) == (7, "key 'consumer' is 'vm'")

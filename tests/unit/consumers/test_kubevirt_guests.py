@@ -1,4 +1,4 @@
-"""What keeps VMs from their network, decided from what was seen of a node."""
+"""What keeps VMs from their network, judged by what was seen of a node."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_traps_of_a_guest(case: str) -> None:
 
 
 def test_what_could_not_be_seen_is_not_judged() -> None:
-    """There is no finding about a socket that could not be looked at, nor about a port while the switch was away."""
+    """There is no finding about a socket that could not be looked at, or about a port while the switch was away."""
     assert judge_guest(replace(WAITING, socket=SeenSocket(None))) == []
     assert judge_guest(replace(GUEST, vhost="unknown", error=None, socket=SeenSocket(None))) == []
 

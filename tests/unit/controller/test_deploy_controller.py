@@ -32,7 +32,7 @@ from userspace_cni.node.reporting import Report
 OVERLAY = CLUSTER / "overlays" / "controller"
 NAMESPACE = "userspace-cni"
 AT_ONCE = WatchTimes(page=100, back_off=BackOff(0.005, 0.02), confirm_s=0)
-"""Watches that need not wait for what confirms their lists."""
+"""Watches with short waits for the lists that confirm theirs."""
 _PATH = re.compile(r"/(?:api|apis/([^/]+))/v[^/]+(?:/namespaces/[^/]+)?/([^/?]+)(?:/([^/?]+)(?:/([^/?]+))?)?(\?.*)?")
 
 

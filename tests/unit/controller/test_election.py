@@ -105,7 +105,7 @@ def test_a_leader_that_cannot_renew_leads_no_longer(api: ApiServer, candidate: C
 
 
 def test_a_lapse_within_one_request_is_told(session: Callable[[], ApiSession]) -> None:
-    """A leader whose renewal came too late, but came, is told to act again: what was asked of it meanwhile it has not done."""
+    """A leader whose renewal succeeded, but too late, is told to act again, because it dropped requests meanwhile."""
     told: list[None] = []
     late: list[None] = []
 
@@ -154,7 +154,7 @@ def test_a_leader_is_never_doubled(api: ApiServer, candidate: Callable[[], Elect
 
 
 def test_the_times_of_other_clocks_count_for_nothing(api: ApiServer, candidate: Callable[..., Election]) -> None:
-    """A Lease with times of long ago, or of the future, is taken when it has been seen unchanged for its duration."""
+    """A Lease with times long ago, or in the future, is taken once it was seen unchanged for its duration."""
     candidates = []
     for year in ("1999", "2999"):
         stamp = f"{year}-01-01T00:00:00.000000Z"
@@ -173,7 +173,7 @@ FAULTS = {"forbidden": Fault(status=403), "garbage": Fault(garbage=b"[]"), "hang
 def test_trouble_is_told_and_over_when_it_is_over(
     api: ApiServer, candidate: Callable[[], Election], fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the Lease cannot be had there is a problem and no leader; afterwards there is a leader."""
+    """While the Lease cannot be had there is a problem and no leader; afterwards there is a leader and no problem."""
     monkeypatch.setattr("userspace_cni.kube.object_requests.REQUEST_LIMIT_S", 0.5)
     api.faults.append(fault)
     election = candidate()

@@ -1,4 +1,4 @@
-"""Ranges of nodes: no two nodes share an address, and a range that was given stays."""
+"""Ranges of nodes: no two nodes share an address, and an assigned range stays."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_range_stays_when_nodes_come_and_go() -> None:
 
 
 def test_a_node_that_is_only_away_keeps_its_range() -> None:
-    """A node that is held, though its object is not there, is in the way of others."""
+    """The range of a node that is only away is not given to others."""
     first = given_to("a")
     assert shown(given_to("b", now=first, held=("a",))) == {"a": "10.56.0.0/24", "b": "10.56.1.0/24"}
 
@@ -70,7 +70,7 @@ def test_a_node_that_is_only_away_keeps_its_range() -> None:
     ids=["a-run", "the-gateway", "an-address", "up-to-a-gateway", "elsewhere"],
 )
 def test_excluded_addresses_are_in_no_new_range(excluded: tuple[str, ...], first: str) -> None:
-    """A range with an excluded address is passed over, unless that is its network's or gateway's, which no pod gets."""
+    """A range with an excluded address is skipped, unless it is the network's or gateway's, which no pod gets."""
     assert shown(given_to("a", of=pool(excluded=excluded))) == {"a": first}
 
 
@@ -81,14 +81,14 @@ def test_nodes_for_which_nothing_is_left_are_named() -> None:
 
 
 def test_another_prefix_cuts_new_ranges_around_those_that_were_given() -> None:
-    """When perNodePrefix has changed, what was given stays, and nothing new overlaps it."""
+    """When perNodePrefix has changed, assigned ranges stay, and new ones do not overlap them."""
     first = given_to("a", "b", of=pool(prefix=24))
     second = given_to("a", "b", "c", of=pool(prefix=22), now=first)
     assert shown(second) == {"a": "10.56.0.0/24", "b": "10.56.1.0/24", "c": "10.56.4.0/22"}
 
 
 def test_a_range_outside_of_the_block_is_replaced() -> None:
-    """When cidrBlock has changed, a range that is not in it is none of its any more."""
+    """When cidrBlock has changed, a range outside of it is replaced."""
     first = given_to("a")
     assert shown(given_to("a", of=pool("10.57.0.0/16"), now=first)) == {"a": "10.57.0.0/24"}
 
@@ -100,7 +100,7 @@ def test_two_nodes_with_one_range_are_told_apart() -> None:
 
 
 def test_a_lost_range_is_given_back_to_the_node_that_uses_it() -> None:
-    """A status that was lost is made again from what nodes report, and one that claims more counts for nothing."""
+    """A lost status is restored from nodes' reports; a report that claims more is ignored."""
     used = {"a": "10.56.9.0/24", "b": "10.56.9.0/24", "c": "10.56.0.0/16", "gone": "10.56.1.0/24"}
     division = divide(pool(), (), dict.fromkeys(("a", "b", "c"), ""), {"a", "b", "c"}, used)
     assert shown(division) == {"a": "10.56.9.0/24", "b": "10.56.0.0/24", "c": "10.56.1.0/24"}
@@ -113,7 +113,7 @@ def test_the_gateway_outside_is_in_no_range() -> None:
 
 
 def test_a_large_block_of_ipv6_is_divided_at_once() -> None:
-    """Only the ranges that are wanted are looked at."""
+    """Only the wanted ranges are computed."""
     names = [f"n{number:04}" for number in range(1000)]
     division = given_to(*names, of=pool("fd00::/16", 64, ("fd00::..fd00::9:ffff:ffff:ffff:ffff",)))
     assert shown(division)["n0999"] == "fd00:0:0:3f1::/64"

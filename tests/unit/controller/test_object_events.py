@@ -1,4 +1,4 @@
-"""What a ProviderNetwork, Vlan or Subnet is told of nodes that do not have it, on a real HTTP API server."""
+"""Events of ProviderNetworks, Vlans and Subnets about nodes that lack them, on a real HTTP API server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from userspace_cni.kube.list_watch import WatchTimes
 
 NODES = 40
 AT_ONCE = WatchTimes(page=100, back_off=BackOff(0.005, 0.02), confirm_s=0)
-"""Watches that need not wait for what confirms their lists."""
+"""Watches with short waits for the lists that confirm theirs."""
 NO_NIC = "there is no NIC eth1 on this node"
 
 

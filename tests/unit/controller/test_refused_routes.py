@@ -1,4 +1,4 @@
-"""What a Route is told of its entries that can never be, on a real HTTP API server."""
+"""Events of a Route about its entries that can never work, on a real HTTP API server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from userspace_cni.kube.resources import ROUTES
 
 NAMESPACE = "userspace-cni"
 AT_ONCE = WatchTimes(page=100, back_off=BackOff(0.005, 0.02), confirm_s=0)
-"""Watches that need not wait for what confirms their lists."""
+"""Watches with short waits for the lists that confirm theirs."""
 LOOPBACK = {"route": [{"dst": "127.0.0.0/8", "dev": "eth1"}, {"dst": "172.16.0.0/16", "dev": "eth1"}]}
 
 
@@ -77,7 +77,7 @@ def watched(api: ApiServer, session: Callable[[], ApiSession]) -> Iterator[Watch
 
 
 def test_what_can_never_be(watched: Watched) -> None:
-    """A refused entry is told by name, as in the status, and so is a Route that cannot be read; a right one is told nothing."""
+    """A refused entry is named, as in the status, and so is a Route that cannot be read; a right one gets no Event."""
     watched.route("one", LOOPBACK)
     watched.route("odd", {"pods": [{}]})
     watched.route("right", {"route": [{"dst": "172.16.0.0/16", "dev": "eth1"}]})
@@ -95,7 +95,7 @@ def test_what_can_never_be(watched: Watched) -> None:
 
 
 def test_it_is_told_once(watched: Watched) -> None:
-    """Neither another change of the status nor another controller tells the same again; another text is told."""
+    """Neither another change of the status nor another controller repeats the Event; another text makes a new one."""
     watched.route("one", LOOPBACK)
     controller = watched.start()
     wait_until(lambda: watched.event("one"))
@@ -112,7 +112,7 @@ def test_it_is_told_once(watched: Watched) -> None:
 
 
 def test_statuses_wait_for_no_event(watched: Watched) -> None:
-    """While Events are not taken every status is written, and those that wait are sent when they are taken again."""
+    """While Events are refused every status is written, and waiting Events are sent when they are accepted again."""
     watched.api.faults.append(Fault("EVENT", status=503))
     for number in range(20):
         watched.route(f"r{number:02}", LOOPBACK)

@@ -1,4 +1,4 @@
-"""The leader's rounds against a real HTTP API server: it writes the difference, once, and at rest nothing."""
+"""The leader's rounds against a real HTTP API server: each difference is written once, and nothing at rest."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Leader:
         return Rounds(Objects(session()), cluster, lambda: self.leads, self.absence, hearing, times)
 
     def known(self, told: Callable[[ClusterState], Any]) -> Any:
-        """Wait until something is true of the cluster as it is known; what that is."""
+        """Wait until something is known of the cluster; what that is."""
         return wait_until(lambda: (cluster := self.watches.cluster()) and told(cluster))
 
     def settle(self) -> int:
-        """Have rounds until one writes nothing; how many writes there were."""
+        """Do rounds until one writes nothing; how many writes there were."""
         writes = 0
         while now := self.rounds.round():
             writes += now
@@ -123,7 +123,7 @@ def test_many_nodes_are_one_write_per_object_and_none_at_rest(api: ApiServer, le
 
 
 def test_changes_that_come_together_are_few_writes(api: ApiServer, leader: Leader) -> None:
-    """A hundred nodes that change within a moment are few writes: rounds have a times."""
+    """A hundred nodes that change within a moment cause few writes, because rounds have a minimal distance."""
     populate(api, 100)
     leader.rounds.start()
     wait_until(lambda: len(status(api, "provider-networks", "net1").get("readyNodes", ())) == 100)
@@ -137,7 +137,7 @@ def test_changes_that_come_together_are_few_writes(api: ApiServer, leader: Leade
 def test_a_large_status_is_left_alone_for_a_while_unless_nodes_wait_for_it(
     api: ApiServer, leader: Leader, session: Callable[[], ApiSession]
 ) -> None:
-    """Reports that change in a large cluster wait, a node's first range does not; what waited is written by itself."""
+    """In a large cluster changed reports wait, but a node's first range does not; what waits is written later by itself."""
     populate(api, 2)
     leader.known(populated(2))
     lagging = leader.on(leader.watches.cluster, session, replace(QUICK, lag_s=0.4))
@@ -228,7 +228,7 @@ def test_what_a_gone_node_left_is_collected(api: ApiServer, leader: Leader) -> N
 
 
 def test_an_absence_that_was_not_watched_does_not_count(api: ApiServer, leader: Leader) -> None:
-    """Who leads again, or has nodes watched again, counts anew: the node may have been there meanwhile."""
+    """A controller that leads again, or watches nodes again, begins anew: the node may have been there meanwhile."""
     populate(api, 2)
     leader.known(populated(2))
     leader.settle()
@@ -254,7 +254,7 @@ def test_an_absence_that_was_not_watched_does_not_count(api: ApiServer, leader: 
 
 @pytest.mark.parametrize("fault", [Fault("PATCH", status=403), Fault("PATCH", status=500), Fault("PATCH", close=True)])
 def test_a_write_that_fails_is_told_and_done_later(api: ApiServer, leader: Leader, fault: Fault) -> None:
-    """While the server does not take it there is a problem, and pauses; afterwards it is written."""
+    """While the server refuses it there is a problem, with pauses; afterwards it is written."""
     populate(api, 1)
     api.faults.append(fault)
     leader.rounds.start()
@@ -294,7 +294,7 @@ def test_an_outage_of_the_server_takes_nothing_away(api: ApiServer, leader: Lead
 def test_nothing_is_done_before_everything_is_known(
     api: ApiServer, session: Callable[[], ApiSession], watching: Callable[[Callable[[], None]], Watches]
 ) -> None:
-    """A resource that cannot be listed, as one whose definition is missing, keeps the controller from all writes."""
+    """While a resource cannot be listed, for example because its definition is missing, the controller writes nothing."""
     fault = Fault("LIST", status=404, about="/ips")
     api.faults.append(fault)
     populate(api, 1)

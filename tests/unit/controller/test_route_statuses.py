@@ -45,7 +45,7 @@ def conditions(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def test_applied() -> None:
-    """All nodes with a part in it have told of this version: counts are summed up, and nothing is wrong."""
+    """All nodes with a part in it have reported this version: counts are summed up, and nothing is wrong."""
     status = told(cluster(use(), use()))
     assert (status["status"], status["observedGeneration"]) == ("Applied", 1)
     assert status["nodes"] == {"total": 2, "applied": 2, "failed": 0}
@@ -54,14 +54,14 @@ def test_applied() -> None:
 
 
 def test_progressing() -> None:
-    """A node that tells of a former version, or not yet, is behind."""
+    """A node that reports a former version, or nothing yet, is behind."""
     status = told(cluster(use(2), use(1), None, generation=2))
     assert (status["status"], status["nodes"]["applied"], status["pods"]["matched"]) == ("Progressing", 1, 3)
     assert "2 of 3 nodes have not reported this version yet, such as n1" in conditions(status)["Applied"][1]
 
 
 def test_when_no_node_keeps_routes_any_more() -> None:
-    """What the last one has reported is not left as it was; a Route of which no node ever told has no status of ours."""
+    """The last node's report does not stay; a Route that no node ever reported has no status of ours."""
     before = told(cluster(use()))
     gone = replace(cluster(status=before), states={"n0": ReportedState("u", (), (), None)})
     [write] = summaries(gone, (), NOW)
@@ -71,7 +71,7 @@ def test_when_no_node_keeps_routes_any_more() -> None:
 
 
 def test_degraded() -> None:
-    """Pods in which it cannot be are named, ten at most, with node and reason; so are conflicts."""
+    """Pods in which it cannot be made are named, at most ten, with node and reason; so are conflicts."""
     failures = [{"pod": f"default/{number}", "message": "no way to 192.0.2.9"} for number in range(8)]
     status = told(cluster(use(failed=8, failures=failures), use(failed=8, failures=failures, conflicts=2), use()))
     assert (status["status"], status["nodes"]["failed"], len(status["failures"])) == ("Degraded", 2, FAILURES_MAX)
@@ -81,7 +81,7 @@ def test_degraded() -> None:
 
 
 def test_entries_that_cannot_be() -> None:
-    """What is refused of it is told, by the object itself or by nodes; a Route that cannot be read is Invalid."""
+    """Refused entries are reported, from the object or from nodes; a Route that cannot be read is Invalid."""
     spec = {"route": [{"dst": "127.0.0.0/8", "dev": "eth1"}]}
     status = told(cluster(use(message="there is no such Service"), spec={"route": [*spec["route"], *SPEC["route"]]}))
     assert status["status"] == "Degraded"
@@ -94,7 +94,7 @@ def test_entries_that_cannot_be() -> None:
 
 
 def test_another_route_of_the_name() -> None:
-    """What was told of one that is deleted counts for none that is made with its name and the same generation."""
+    """Reports about a deleted Route do not count for a new one with its name and the same generation."""
     status = told(cluster(use(uid="former"), use()))
     assert (status["status"], status["pods"]["applied"]) == ("Progressing", 2)
 

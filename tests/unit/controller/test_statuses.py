@@ -74,7 +74,7 @@ def test_a_provider_network_that_no_node_has_is_not_ready() -> None:
 
 
 def test_the_objects_spec_counts_before_one_of_the_settings_with_its_name() -> None:
-    """A node whose settings have the name, too, reports both; the object's condition is about the object."""
+    """A node whose settings also have the name reports both; the object's condition is about the object."""
     both = [spec(ready=False, message="the settings have it"), spec(source="settings")]
     of = cluster(ours("ProviderNetwork", "net1"), state("a", both), node("a"))
     assert sums(of).provider_network("net1")["notReadyNodes"] == ["a"]
@@ -100,7 +100,7 @@ def test_a_long_message_is_cut() -> None:
 
 
 def test_vlans_know_their_subnets_and_their_doubles() -> None:
-    """Of two Vlans of one provider network with one id, the later one is in conflict; another network's is none."""
+    """Of two Vlans of one provider network with the same id the later one is in conflict; another network's is not."""
     of = cluster(
         ours("Vlan", "v100", id=100, provider="net1"),
         ours("Vlan", "again", id=100, provider="net1"),
@@ -143,7 +143,7 @@ def test_a_vlan_that_nodes_refuse() -> None:
     ids=["plain", "excluded", "both-versions", "more-than-json-can-say"],
 )
 def test_free_addresses_are_those_that_pods_may_have(spec: Mapping[str, Any], free: tuple[int, int]) -> None:
-    """Network, broadcast, gateway and what is excluded count as no addresses of pods."""
+    """Network, broadcast, gateway and excluded addresses do not count as addresses of pods."""
     status = sums(cluster(ours("Subnet", "pods", **spec))).subnet("pods")
     assert (status["v4availableIPs"], status["v6availableIPs"]) == free
     assert status["conditions"][0]["status"] == "True"
@@ -177,7 +177,7 @@ def test_used_addresses_are_those_of_ip_objects() -> None:
     ids=["no-network", "twice", "both-versions", "prefix", "full", "not-built"],
 )
 def test_what_is_wrong_with_a_subnet_stands_in_its_condition(spec: Mapping[str, Any], words: str) -> None:
-    """A Subnet that cannot be used or divided says why, and the others are not touched by it."""
+    """The condition of a Subnet that cannot be used or divided says why, and others are not affected."""
     of = cluster(ours("Subnet", "pods", **spec), node("a"), node("b"), state("a"), state("b"))
     [condition] = sums(of).subnet("pods")["conditions"]
     assert (condition["type"], condition["status"]) == ("Ready", "False")
@@ -205,7 +205,7 @@ def test_ranges_stay_when_the_subnet_is_divided_no_longer() -> None:
 
 
 def test_a_subnet_that_nodes_refuse_is_not_ready() -> None:
-    """What nodes say of the gateway that it makes stands in its condition; one of the settings by that name is another's."""
+    """Its condition has what nodes say of the gateway that it makes; one of the settings with that name does not count."""
     refused = spec("pods-gw", ready=False, message="'cidrBlock' holds 10.0.0.7") | {"kind": "gateway"}
     another = spec("others-gw", ready=False, source="settings") | {"kind": "gateway"}
     subnets = [ours("Subnet", name, cidrBlock=f"10.{number}.0.0/16") for number, name in enumerate(("pods", "others"))]
@@ -258,7 +258,7 @@ def test_objects_of_a_wrong_form_do_no_harm(wrong: object) -> None:
 
 
 def test_what_is_left_of_a_node_is_garbage_once_it_has_been_gone_for_long() -> None:
-    """A node that is away for a moment keeps its objects and its range; the time is counted from when it is first missed."""
+    """A node that is away for a moment keeps its objects and its range; the time counts from when it is first missed."""
     of = cluster(
         node("here"), state("here"), state("away"), ip("one", "pods", "away", "10.0.1.2"), ip("two", "pods", "here", "10.0.0.2"),
         ours("Subnet", "pods", cidrBlock="10.0.0.0/16", perNodePrefix=24)
@@ -278,7 +278,7 @@ def test_what_is_left_of_a_node_is_garbage_once_it_has_been_gone_for_long() -> N
 
 
 def test_a_node_that_came_back_is_missed_anew() -> None:
-    """Two short absences are no long one."""
+    """Two short absences do not add up to a long one."""
     absence = Absence(gone_s=300)
     absence.list_retained((), ["a"], 0)
     absence.list_retained(["a"], ["a"], 200)

@@ -39,7 +39,7 @@ def node(name: str = "one", **metadata: Any) -> Object:
 
 
 def changed(found: Object, **fields: Any) -> Object:
-    """A copy in which fields of its spec and status have other values, and labels and annotations others beside them."""
+    """A copy whose spec and status have other values, and whose labels and annotations have others beside them."""
     made = deepcopy(found)
     for key, value in fields.items():
         if key in ("labels", "annotations"):
@@ -112,7 +112,7 @@ def test_what_an_agent_may_not_take_from_its_node() -> None:
 
 
 def test_another_node() -> None:
-    """Not even a label of ours."""
+    """The agent may not write even a label of ours to another node."""
     old = node("two")
     [refused] = REPORT.refusals(update(old, changed(old, labels={READY: "true"})))
     assert refused == "userspace-cni on node one may write its own Node and NodeState only"
@@ -130,7 +130,7 @@ def test_node_states(operation: str) -> None:
 
 
 def test_a_token_of_no_node_and_other_users() -> None:
-    """A token that says of no node writes nothing; what others write is not judged."""
+    """A token that names no node writes nothing; writes of other users are not judged."""
     old = node()
     new = changed(old, spec={"unschedulable": True})
     assert "bound to no node" in REPORT.refusals(update(old, changed(old, labels={READY: "true"}), node=""))[0]
@@ -138,7 +138,7 @@ def test_a_token_of_no_node_and_other_users() -> None:
 
 
 def test_pods() -> None:
-    """An agent annotates pods of its node, and changes no label; pods without labels and pods of no node are none of an error."""
+    """An agent annotates pods of its node and changes no label; pods without labels and pods without a node cause no error."""
     pod = {"metadata": {"name": "app", "namespace": "blue"}, "spec": {"nodeName": "one"}}
 
     def asked(old: Object, new: Object) -> AdmissionRequest:

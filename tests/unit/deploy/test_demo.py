@@ -1,4 +1,4 @@
-"""What the demo says of the node it shows, whatever the width of the terminal, and on a machine that is busy."""
+"""What the demo says of its node, with any width of the terminal, and on a busy machine."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ steps, in the order of ADD
   1 directory    the directory in which the application makes its socket, which
   2 shows the folded half of a line that begins with a number
 """
-"""What `show` prints where its lines have to be folded."""
+"""The output of `show` where its lines have to be folded."""
 
 
 class Told(demo_node.Demo):
-    """A node whose commands have been run on a narrow terminal."""
+    """A node whose commands were run on a narrow terminal."""
 
     def command(self, *args: str, **environ: str) -> str:
         return WRAPPED
@@ -41,7 +41,7 @@ class Told(demo_node.Demo):
 
 
 def test_facts_are_not_read_from_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The steps that the demo names are those of the record, where the printed form is folded at 80 columns, too."""
+    """The demo takes the steps from the record, and not from the output, which is folded at 80 columns."""
     monkeypatch.setattr(demo_node.console, "width", 80)
     pods = [demo_node.Pod(f"pod-{each}", "uid", each * 64, tmp_path, tmp_path) for each in "abc"]
     with demo_node.console.capture() as captured:
@@ -61,14 +61,14 @@ def test_facts_are_not_read_from_what_is_printed(tmp_path: Path, monkeypatch: py
     ],
 )
 def test_frames_that_stand_still_for_a_moment_are_a_pause(frames: list[tuple[int, int]], pause: float) -> None:
-    """Readings of each second: both pods have to have sent; what stands still is told as a time, and ends nothing."""
+    """By readings of each second both pods have to have sent; a standstill is reported as a time, and ends nothing."""
     looks = [Look(float(second), list(counted)) for second, counted in enumerate(frames)]
     assert demo_frames.longest_pause(looks) == pause
 
 
 @pytest.mark.parametrize(("load", "told"), [(NodeLoad(9.0, 2), True), (NodeLoad(1.0, 2), False)])
 def test_a_machine_that_is_too_busy_is_named(load: NodeLoad, told: bool) -> None:
-    """What was late may only be that; on another machine it is not said."""
+    """On a busy machine the demo says that lateness may come from that; on another one it does not."""
     with demo_node.console.capture() as captured:
         demo.tell_load(load)
     assert ("9 processes for 2 CPUs" in captured.get()) == told

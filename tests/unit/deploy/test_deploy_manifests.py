@@ -111,7 +111,7 @@ def test_rights_on_the_api(documents: dict[str, Any]) -> None:
 
 
 def test_the_hosts_root(pod: dict[str, Any], agent: dict[str, Any], settings: Settings) -> None:
-    """The host's / is mounted where the setting says, in both directions, which takes a privileged container."""
+    """The host's / is mounted where the setting says, in both directions, which requires a privileged container."""
     mount = mounts(agent)["host"]
     assert paths(pod)["host"] == "/"
     assert (mount["mountPath"], mount["mountPropagation"]) == (settings.host_root, "Bidirectional")
@@ -121,7 +121,7 @@ def test_the_hosts_root(pod: dict[str, Any], agent: dict[str, Any], settings: Se
 
 
 def test_what_privileged_is_used_for_is_told(settings: Settings) -> None:
-    """The manifest and the documentation list the capabilities that the agent misses when they are missing."""
+    """The manifest and the documentation list the capabilities that the agent reports when they are missing."""
     names = {*_CAPABILITIES, *_CAPABILITIES_ELSEWHERE}
     comment = MANIFEST.read_text().partition("The agent uses these capabilities:")[2].partition(".")[0]
     assert set(re.findall(r"\b[A-Z]+_?[A-Z]+\b", comment)) == names
@@ -196,7 +196,9 @@ def test_scheduling(documents: dict[str, Any], pod: dict[str, Any], agent: dict[
     ("kind", "question"), [("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")]
 )
 def test_probes_ask_where_the_agent_answers(agent: dict[str, Any], settings: Settings, kind: str, question: str) -> None:
-    """Each probe is a question on the port that the settings give, on loopback: no process on the node, no peer in between."""
+    """Each probe is a request to the port of the settings, on loopback: without
+    a process on the node, and without a peer in between.
+    """
     asked = agent[kind]["httpGet"]
     assert f"{asked['host']}:{asked['port']}" == settings.health_listen
     assert (asked["host"], asked["path"]) == ("127.0.0.1", question)
@@ -213,7 +215,9 @@ def test_metrics_are_where_the_service_says(documents: dict[str, Any], agent: di
 
 
 def test_a_rollout_waits_for_the_agent_and_for_no_period(agent: dict[str, Any]) -> None:
-    """A new agent is noticed within a second, and ready two later: kubelets before 1.22 wait for the readiness probe's period."""
+    """A new agent is noticed within a second, and ready two later, although
+    kubelets before 1.22 wait for the readiness probe's period.
+    """
     startup = agent["startupProbe"]
     assert startup["periodSeconds"] == 1
     assert startup["failureThreshold"] * startup["periodSeconds"] >= 60

@@ -1,4 +1,4 @@
-"""The overlays of deploy/cluster, and what uninstall.sh sends: they fit to the base that they are used with."""
+"""The overlays of deploy/cluster and the templates of uninstall.sh agree with the base that they are used with."""
 
 from __future__ import annotations
 
@@ -107,8 +107,10 @@ def test_the_registration_is_the_generators() -> None:
 
 
 def test_uninstall_runs_as_the_agent_did(daemonset: dict[str, Any]) -> None:
-    """It sees what the agent and `install` saw: the same root, settings, node, plugins and profiles; the texts of the script are
-    there; fields are known."""
+    """It has the same root, settings, node, plugins and profiles as the agent and `install`.
+
+    The texts of the script exist, and Kubernetes knows the fields.
+    """
     text = (CLUSTER / "uninstall.yaml").read_text()
     script = (CLUSTER / "uninstall.sh").read_text()
     assert [name for name in ("IMAGE", "BIN", "PROFILES", "SETTINGS", ', \\"FORCE\\"') if f"s|{name}|" not in script] == []

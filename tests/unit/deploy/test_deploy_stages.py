@@ -1,4 +1,4 @@
-"""What scripts say of their stages."""
+"""How scripts report their stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""deploy/examples: each file is right, and says how it is applied and what to expect."""
+"""deploy/examples: each file is valid, and says how to apply it and what to expect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def documents(path: Path) -> list[dict[str, Any]]:
 
 
 def test_names() -> None:
-    """The examples that there are to be."""
+    """The examples that should exist."""
     assert [path.stem for path in EXAMPLES] == NAMES
 
 

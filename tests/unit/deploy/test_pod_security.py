@@ -1,4 +1,4 @@
-"""Which Pod Security level each example needs: it says so, and the hardened one passes the strictest."""
+"""Which Pod Security level each example needs: it says so, and the hardened one meets the strictest."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def changed(**fields: Any) -> dict[str, Any]:
     "path", [each for each in EXAMPLES if "kind: Deployment" in each.read_text()], ids=lambda path: path.stem
 )
 def test_an_example_says_its_level(path: Path) -> None:
-    """The head of the file names the level that its pods need, and no other is the least that allows them."""
+    """The head of the file names the strictest level that allows its pods."""
     head = path.read_text().partition("apiVersion")[0]
     assert SAID.findall(head)[:1] == [level_of(spec_of(path))], controls_broken(spec_of(path))
 
@@ -101,6 +101,6 @@ def test_pods_of_the_pages() -> None:
     ],
 )
 def test_the_controls(spec: dict[str, Any], level: str) -> None:
-    """Each control is seen, by the level that it belongs to."""
+    """Each control is noticed, with the level to which it belongs."""
     assert level in LEVELS
     assert level_of(spec) == level

@@ -1,4 +1,4 @@
-"""What is installed for tests of a kind: what their programs come from; and where dpkg cannot say what is there, nothing."""
+"""What is installed for tests of a kind: the packages of their programs; and nothing when dpkg cannot say what is installed."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ PACKAGES = {
 """Package -> its programs that tests may start."""
 PACKAGE_OF = {program: package for package, programs in PACKAGES.items() for program in programs.split()}
 NAMED = re.compile(f"""["'](?:{"|".join(map(re.escape, PACKAGE_OF))})["']""")
-"""A text that is one of them: where there is none, a module need not be parsed."""
+"""A text that is one of them: without it, a module need not be parsed."""
 
 
 def asked(*kinds: str) -> set[str]:
-    """The packages that the script would install where nothing is."""
+    """The packages that the script would install on an empty machine."""
     done = subprocess.run(["bash", PREPARE, "--print", *kinds], capture_output=True, text=True, timeout=60, check=True)
     return set(done.stdout.split())
 
@@ -93,9 +93,9 @@ def commands(path: str) -> dict[str, set[str]]:
 
 
 def started(kind: str) -> dict[str, str]:
-    """The programs of a kind's tests, each with where it stands: in a test file, or in a function of the lab that one has called.
+    """The programs of a kind's tests, each with its place: in a test file, or in a function of the lab that one has called.
 
-    Of a test file without a record: in the modules of the lab that it imports, itself or by others.
+    For a test file without a record: in the modules of the lab that it imports, directly or indirectly.
     """
     found: dict[str, str] = {}
     for test in (path for path in tree().tests if path.startswith(f"tests/{kind}/")):
@@ -148,10 +148,10 @@ def test_a_dpkg_that_cannot_be_asked(tmp_path: Path) -> None:
 
 
 class Installing:
-    """Runs of the script in a tree of their own, which find one package missing. A directory is in the place of /usr/sbin.
+    """Runs of the script in a tree of their own, which find one package missing. A directory replaces /usr/sbin.
 
-    Their apt-get says in a file of the run's name that it has begun, waits for the file `go`, and tells whether services may not
-    be started at its end.
+    Their apt-get writes to a file of the run's name that it has begun, waits for the file `go`, and reports at its end whether
+    services may not be started.
     """
 
     def __init__(self, place: Path) -> None:
@@ -206,7 +206,7 @@ def installing(tmp_path: Path) -> Installing:
 
 
 def test_two_at_once(installing: Installing) -> None:
-    """The second waits for the end of the first, which takes away what keeps services from being started."""
+    """The second run waits for the end of the first, which then removes what keeps services from being started."""
     first = installing.start("first")
     wait_until(lambda: installing.said("first", "begun"))
     second = installing.start("second")
@@ -221,7 +221,7 @@ def test_two_at_once(installing: Installing) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_told_to_end(installing: Installing, number: signal.Signals) -> None:
-    """Amid apt-get: what keeps services from being started goes all the same."""
+    """When it is ended during apt-get, what keeps services from being started is removed all the same."""
     run = installing.start("only")
     wait_until(lambda: installing.said("only", "begun"))
     assert installing.policy.exists()
@@ -233,7 +233,7 @@ def test_told_to_end(installing: Installing, number: signal.Signals) -> None:
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_policy_that_is_there(installing: Installing, *, killed: bool) -> None:
-    """Stays, unless a run has left it that was killed."""
+    """An existing policy stays, unless a killed run has left it."""
     if killed:
         run = installing.start("killed")
         wait_until(lambda: installing.said("killed", "begun"))

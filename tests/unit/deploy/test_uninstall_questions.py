@@ -1,7 +1,7 @@
-"""The command that takes all away from a cluster, when kubectl cannot ask: nothing is changed after a question without an answer.
+"""The command that removes everything from a cluster, when kubectl fails: after a question without an answer nothing is changed.
 
-The kubectl here answers from files, as API server and agents of two nodes would, and its n-th call fails. On a real cluster
-the same command runs in tests/cluster.
+The kubectl here answers from files, as API server and agents of two nodes would, and its n-th call fails. On a real cluster the
+same command runs in tests/cluster.
 """
 
 from __future__ import annotations
@@ -126,8 +126,10 @@ SITUATIONS: dict[str, tuple[list[str], tuple[str, ...], dict[str, str]]] = {
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_each_question_without_an_answer_once(situation: str, tmp_path: Path) -> None:
-    """For each call of kubectl in turn: it fails, nothing is changed after it, and the command says so and fails; a second run,
-    whose kubectl answers, ends as one that never failed. It is made once for each state that a failed run left."""
+    """Each call of kubectl fails in turn: nothing is changed after it, and the command says so and fails.
+
+    A second run, whose kubectl answers, ends like one that never failed. It is made once for each state that a failed run left.
+    """
     daemonsets, options, agents = SITUATIONS[situation]
     whole = FakeCluster(tmp_path / "whole", daemonsets, **agents)
     ended = {whole.state}
@@ -201,7 +203,7 @@ def test_a_node_whose_agent_is_not_there(nodes: str, tmp_path: Path) -> None:
 
 
 def test_two_agents_of_one_node(tmp_path: Path) -> None:
-    """They are one node's answer: that of the second node is lacking, and nothing is changed."""
+    """They count as one node's answer: the second node's is missing, and nothing is changed."""
     cluster = FakeCluster(tmp_path / "cluster", [AGENT], one=NONE, two=NONE)
     (cluster.directory / "nodes" / "two").write_text("one")
     done = cluster.uninstall()

@@ -1,4 +1,4 @@
-"""The channel: whole messages or a named error, within the deadline, and no descriptor lost."""
+"""The channel: complete messages or a named error, within the deadline, and no descriptor is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernel is slow to close is closed by a thread, and keeps neither its owner nor the process waiting."""
+"""A thread closes what the kernel is slow to close, and neither the owner nor the process waits for it."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def test_another_thread_closes() -> None:
 
 
 def test_the_process_does_not_wait() -> None:
-    """A process ends in good order although something waits to be closed for an hour."""
+    """A process ends normally although something would take an hour to close."""
     done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=SECONDS, check=True)
     assert (done.stdout, done.stderr) == ("ended\n", "")
 
 
 def test_a_fork_amid_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that was forked while a thread held the lock closes what it has."""
+    """A process that was forked while a thread held the lock can still close things."""
     closer, amid, go_on = Closer(0.01), Event(), Event()
 
     def monotonic() -> float:

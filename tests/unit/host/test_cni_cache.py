@@ -1,4 +1,4 @@
-"""What the runtime's records of its sandboxes tell, and that none of them is believed further than it can be read."""
+"""What the runtime's files about its sandboxes say; a file that cannot be read completely counts for nothing."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def entry(pod: Sandbox = POD, ifname: str = "eth0", **more: Any) -> dict[str, An
 
 
 def test_sandboxes_of_pods(directory: Path) -> None:
-    """The files of one sandbox are one; newer libcni names the namespace itself; without a cluster there is no uid."""
+    """The files of one sandbox are one entry; newer libcni has the namespace itself; without a cluster there is no uid."""
     written(directory, f"cni-loopback-{BOX}-lo", entry(ifname="lo"))
     written(directory, f"net-a-{BOX}-eth0", entry())
     other = Sandbox("b" * 64, "db", "db", "", "/proc/1/ns/net")
@@ -80,7 +80,7 @@ def test_sandboxes_of_pods(directory: Path) -> None:
     ],
 )
 def test_files_that_tell_nothing(directory: Path, content: Any) -> None:
-    """Empty, torn, of another kind, without a namespace or with two: left out and counted; the others are read."""
+    """Empty, torn or foreign files, and those without a namespace or with two, are left out and counted; the others are read."""
     written(directory, "bad", content)
     written(directory, f"net-a-{'c' * 64}-eth0", entry(Sandbox("c" * 64, "ns", "pod", "uid", "/proc/1/ns/net")))
     cache = CniCache(str(directory))
@@ -88,7 +88,7 @@ def test_files_that_tell_nothing(directory: Path, content: Any) -> None:
 
 
 def test_files_that_differ(directory: Path) -> None:
-    """Two that tell otherwise of one sandbox tell nothing of it."""
+    """Two files that contradict each other about one sandbox count for nothing."""
     written(directory, "one", entry())
     written(directory, "two", entry(Sandbox(BOX, "default", "web-0", "other-uid", POD.path)))
     cache = CniCache(str(directory))
@@ -96,8 +96,10 @@ def test_files_that_differ(directory: Path) -> None:
 
 
 def test_files_of_a_former_boot(directory: Path) -> None:
-    """They are left over: their namespaces went with that boot. A path that is not a process's is not there then, so a file that
-    is older than the boot only by its time, for the clock was set since, counts."""
+    """They are left over, because their namespaces ended with that boot. A path that is not a process's does not exist then.
+
+    So a file that is older than the boot only by its time counts, because the clock may have been set.
+    """
     before = time.time() - boottime_ns() / 1e9 - 60
     cache = CniCache(str(directory))
     (directory / "cni-1").touch()
@@ -128,7 +130,7 @@ def test_what_is_no_file(directory: Path, tmp_path: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_read(directory: Path) -> None:
-    """It is no cache without sandboxes: here links that lead in a circle, on the host and below another root."""
+    """It does not count as empty: here links that lead in a circle, on the host and below another root."""
     (directory / "loop").symlink_to("loop")
     for cache in (CniCache(f"{directory}/loop"), CniCache("/loop", HostRoot(str(directory)))):
         with pytest.raises(UserspaceError, match="loop"):
@@ -149,7 +151,7 @@ def test_a_file_that_changed_is_read_again(directory: Path) -> None:
 
 @pytest.fixture
 def changes(directory: Path) -> Iterator[list[int]]:
-    """Grows with each change that is told of."""
+    """A counter of reported changes."""
     told: list[int] = []
     watch = DirectoryWatch(lambda: told.append(1), f"{directory}/results", "the sandboxes")
     watch.start()
@@ -161,7 +163,7 @@ def changes(directory: Path) -> Iterator[list[int]]:
 
 
 def test_changes_are_told(directory: Path, changes: list[int]) -> None:
-    """A file that is written, renamed or removed; and first of all that it listens now."""
+    """A file that is written, renamed or removed is reported, and first of all that the watch listens."""
     eventually(lambda: bool(changes))
     one, two = directory / "results" / "one", directory / "results" / "two"
     before = len(changes)
@@ -213,7 +215,7 @@ def test_a_directory_that_comes_later(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_directory_that_comes_just_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was absent when its identity was looked at, and there when it was listened to: its end is noticed, too."""
+    """A directory that was missing when it was identified, and existed when it was watched: its end is noticed, too."""
     inotify = paths.inotify
 
     def made_and_listened_to(directory: str) -> int:

@@ -1,4 +1,4 @@
-"""What a container runtime tells of its sandboxes, and that no answer of it is believed further than it can be read."""
+"""What a container runtime says of its sandboxes; an answer that cannot be read completely counts for nothing."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ ODD: Final[tuple[Any, ...]] = (
 class Runtime:
     """The server of a runtime at `path`: its sandboxes, and the details of each as text.
 
-    What is in `instead` for a sandbox, or "" for the list, is done instead: bytes are the answer, a status code is an error, an
-    event is waited for.
+    `instead` replaces the answer for a sandbox, or for the list under "": bytes are sent, a status code is an error, an event is
+    awaited.
     """
 
     def __init__(self, path: Path, service: str = "runtime.v1.RuntimeService") -> None:
@@ -72,7 +72,7 @@ class Runtime:
         self._server.start()
 
     def add(self, pod: Sandbox, info: Any = None) -> None:
-        """A sandbox with these details, by default those of a pod with that path."""
+        """Add a sandbox with these details, by default those of a pod with that path."""
         self.pods.append(pod)
         self.info[pod.id] = info if isinstance(info, str) else json.dumps(networked(pod.path) if info is None else info)
 
@@ -196,7 +196,7 @@ def test_pods_on_the_nodes_network(runtime: Runtime, cri: Cri, info: Any) -> Non
 
 @pytest.mark.parametrize("info", ODD, ids=range(len(ODD)))
 def test_details_that_tell_nothing(runtime: Runtime, cri: Cri, info: Any) -> None:
-    """No JSON, of another form or type, with two namespaces, or longer than 4 MiB: left out and counted; the others are told."""
+    """Details that are no JSON, of another form or type, with two namespaces, or longer than 4 MiB are left out and counted."""
     runtime.add(TWO, info)
     runtime.add(ONE)
     assert (cri.sandboxes(), cri.unreadable) == ([ONE], 1)
@@ -212,7 +212,10 @@ def test_details_that_tell_nothing(runtime: Runtime, cri: Cri, info: Any) -> Non
     ids=["no details", "other details", "empty", "no message", "of another", "huge", "an error", "gone"],
 )
 def test_a_status_that_tells_nothing(runtime: Runtime, cri: Cri, answer: bytes | grpc.StatusCode, counted: int) -> None:
-    """Without details, of another sandbox, beyond every bound, or an error: as above; one that is gone since is not counted."""
+    """So is a status without details, of another sandbox, beyond any limit, or an error.
+
+    One that is gone since is not counted.
+    """
     runtime.add(TWO)
     runtime.add(ONE)
     runtime.instead[TWO.id] = answer
@@ -260,7 +263,7 @@ def test_statuses_that_do_not_come(runtime: Runtime, cri: Cri, monkeypatch: pyte
 
 
 def test_statuses_that_are_all_errors(runtime: Runtime, cri: Cri) -> None:
-    """The same: a runtime whose own time is over says so in its own words."""
+    """A runtime whose own time is over answers only errors: Unavailable, with its words."""
     runtime.add(ONE)
     runtime.instead[ONE.id] = grpc.StatusCode.UNKNOWN
     with pytest.raises(Unavailable, match=rf"{runtime.path} for sandbox {ONE.id}: UNKNOWN: not today.*setting cri_socket"):
@@ -283,7 +286,7 @@ def test_a_status_that_does_not_come(runtime: Runtime, cri: Cri) -> None:
     ids=["no message", "huge", "an error"],
 )
 def test_a_list_that_tells_nothing(runtime: Runtime, cri: Cri, answer: bytes | grpc.StatusCode, code: str) -> None:
-    """No list is an error, and never "no sandboxes"."""
+    """An invalid list is an error, and never "no sandboxes"."""
     runtime.instead[""] = answer
     with pytest.raises(Unavailable, match=rf"{runtime.path}.*{code}.*setting cri_socket"):
         cri.sandboxes()
@@ -299,7 +302,9 @@ def test_a_runtime_that_ends_meanwhile(runtime: Runtime, cri: Cri) -> None:
 
 
 def test_an_older_runtime(directory: Path) -> None:
-    """One that speaks only runtime.v1alpha2 is told from one that does not answer: to wait for it does not help."""
+    """A runtime that speaks only runtime.v1alpha2 is distinguished from one
+    that does not answer, because waiting does not help.
+    """
     made = Runtime(directory / "cri.sock", "runtime.v1alpha2.RuntimeService")
     try:
         with pytest.raises(StepFailed, match=rf"{made.path}.*does not speak runtime\.v1 .*since 1\.6.*setting cri_socket"):
@@ -354,7 +359,7 @@ def test_no_thread_can_be_started(runtime: Runtime, cri: Cri, monkeypatch: pytes
 
 
 def test_what_is_not_imported() -> None:
-    """gRPC and protobuf are loaded by asking, and not by being able to ask."""
+    """gRPC and protobuf are imported by a question to the runtime, not before."""
     program = "import sys, userspace_cni.host.runtimes.cri, userspace_cni.host.runtimes.podresources; print(sorted(sys.modules))"
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert "'userspace_cni.host.runtimes.cri'" in shown

@@ -1,4 +1,4 @@
-"""Datagrams in frames are built as the RFCs say, and read without trust."""
+"""Datagrams in frames are built as the RFCs say, and parsed without trust."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_bytes(datagram: Datagram, expected: str) -> None:
 
 @given(st.sampled_from([V4, V6]), st.binary(min_size=32, max_size=32), PORTS, PORTS, st.binary(max_size=64))
 def test_what_is_built_is_read(like: Datagram, addresses: bytes, source: int, target: int, said: bytes) -> None:
-    """Whatever it says, also with padding behind it."""
+    """What was built is read back, also with padding behind it."""
     kind, length = type(like.source), len(like.source.packed)
     made = Datagram(kind(addresses[:length]), source, kind(addresses[-length:]), target, said)
     assert read(build_frame(made, *MACS) + bytes(7)) == made
@@ -48,13 +48,13 @@ def test_what_is_built_is_read(like: Datagram, addresses: bytes, source: int, ta
 
 @given(st.binary(max_size=80))
 def test_anything_is_read(frame: bytes) -> None:
-    """Nothing that comes raises."""
+    """No bytes make the parser raise."""
     read(frame)
 
 
 @pytest.mark.parametrize("made", [build_frame(V4, *MACS), build_frame(V6, *MACS)])
 def test_what_is_cut_off(made: bytes) -> None:
-    """Without its whole header it says nothing; another protocol, or options of IP, are none of ours."""
+    """A datagram with an incomplete header, another protocol or IP options is not ours."""
     header = len(made) - 8 - len(V4.said if made[12:14] == b"\x08\x00" else V6.said)
     assert all(read(made[:length]) is None for length in range(header + 8))
     protocol = 23 if made[12:14] == b"\x08\x00" else 20
@@ -62,6 +62,6 @@ def test_what_is_cut_off(made: bytes) -> None:
 
 
 def test_options() -> None:
-    """A header that is longer than usual is not read."""
+    """A header longer than usual is not read."""
     made = build_frame(V4, *MACS)
     assert read(made[:14] + b"\x46" + made[15:]) is None

@@ -1,4 +1,4 @@
-"""The IPAM plugin is run by the specification; whatever it does, the verb ends in time with an error of ours."""
+"""The IPAM plugin is run as the specification says; whatever it does, the verb ends in time with an error of ours."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ANSWER = {"cniVersion": "1.0.0", "ips": [{"address": "10.1.0.2/24"}]}
 
 
 def soon() -> Deadline:
-    """Time enough for a plugin that ends."""
+    """A deadline that leaves enough time for a plugin that ends."""
     return Deadline.after(60)
 
 
@@ -103,7 +103,7 @@ class TestWhatItIsGiven:
     """Stdin, environment and descriptors of the delegate."""
 
     def test_only_the_command_is_replaced(self, scripted: Scripted) -> None:
-        """The delegate has the very bytes of stdin and the whole environment but for CNI_COMMAND."""
+        """The delegate gets the same bytes of stdin and the whole environment with another CNI_COMMAND."""
         given = variables(TRACEPARENT="00-1-2-01", SOME_PROXY="x")
         delegate = Delegate("scripted", [str(scripted.directory)], given)
         stdin = config(type="scripted") + b" \n" * 100_000

@@ -1,4 +1,4 @@
-"""What iptables-save prints is read: the rules that end packets, with their counters, and which ask for a link."""
+"""The output of iptables-save is parsed: rules that end packets, with their counters, and rules about a link."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_what_ends_packets() -> None:
     ],
 )
 def test_what_asks_for_a_link(rule: str, link: str, asks: bool, diverts: bool) -> None:
-    """By its name or a beginning of it; a rule that only accepts or translates leads nothing away."""
+    """A rule asks for a link by its name or a beginning of it; one that only accepts or translates does not divert anything."""
     saved = f"*filter\n[0:0] {rule}\nCOMMIT\n"
     assert (names(saved, link, diverting=False), names(saved, link, diverting=True)) == (asks, diverts)
 
 
 def test_nothing() -> None:
-    """What is no list of rules has none."""
+    """A text without rules has none."""
     assert list_ending_rules("") == list_ending_rules("iptables-save: unknown") == {}
     assert not names("", "eth0", diverting=False)

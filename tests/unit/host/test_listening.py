@@ -1,4 +1,4 @@
-"""Threads that wait until the kernel tells of a change."""
+"""Threads that wait until the kernel reports a change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from userspace_cni.host.netlink.listening import KernelWatch
 
 
 class PipeWatch(KernelWatch):
-    """Listens to a pipe; the first time it cannot."""
+    """Listens to a pipe; the first attempt fails."""
 
     def __init__(self, read: int) -> None:
         super().__init__("pipe", "watching a pipe", "what comes is not noticed")
@@ -32,7 +32,10 @@ class PipeWatch(KernelWatch):
 
 
 def test_what_could_not_listen_listens_later(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """While it listens nothing is wrong, for days: else the next failure would not be said. It ends amid waiting."""
+    """While it listens there is no problem, even for days; otherwise the next failure would not be reported.
+
+    A stop ends it while it waits.
+    """
     monkeypatch.setattr(listening, "AGAIN_S", 0.01)
     read, write = os.pipe()
     watch = PipeWatch(read)

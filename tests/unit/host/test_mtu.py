@@ -1,4 +1,4 @@
-"""The node's MTU and its network of Services: from a setting, from a file of another program, and never a guess."""
+"""The node's MTU and its network of Services come from a setting or from another program's file, and are never guessed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def settings(path: Path, mtu: int = 0) -> Settings:
 
 
 def test_settings_alone(tmp_path: Path) -> None:
-    """Without a file the setting holds, else 1500; the setting comes before a file, which is then not looked at."""
+    """Without a file the setting applies, else 1500; with a setting the file is not read."""
     assert node_mtu(Settings()) == NodeMtu(1500)
     assert node_mtu(Settings(mtu=1400)) == NodeMtu(1400)
     assert node_mtu(settings(tmp_path / "absent", 1400)) == NodeMtu(1400)
@@ -34,7 +34,7 @@ def test_settings_alone(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_file_says(tmp_path: Path, text: str, found: NodeMtu) -> None:
-    """Both of openshift-sdn's forms are read, also below an agent's root; routes never have more than links."""
+    """Both forms of openshift-sdn are read, also below an agent's root; routes never get a larger MTU than links."""
     path = tmp_path / "config.json"
     path.write_text(text)
     path.chmod(0o444)
@@ -43,7 +43,7 @@ def test_what_a_file_says(tmp_path: Path, text: str, found: NodeMtu) -> None:
 
 
 def test_a_file_that_comes_later(tmp_path: Path) -> None:
-    """While the file is absent nothing is guessed: the caller tries again."""
+    """While the file is missing nothing is guessed: the answer is "try again"."""
     path = tmp_path / "config.json"
     with pytest.raises(Unavailable, match="not yet available"):
         node_mtu(settings(path))
@@ -63,7 +63,7 @@ def test_a_file_that_comes_later(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_says_nothing(tmp_path: Path, text: str, named: str) -> None:
-    """What is no MTU is refused with file, key and value."""
+    """An invalid MTU is refused with file, key and value."""
     path = tmp_path / "config.json"
     path.write_text(text)
     with pytest.raises(InvalidConfig) as refused:
@@ -72,7 +72,7 @@ def test_a_file_that_says_nothing(tmp_path: Path, text: str, named: str) -> None
 
 
 def test_a_file_of_others(tmp_path: Path) -> None:
-    """A file that others can write, and what is no file, is not read; a FIFO without a writer is no trap."""
+    """A file that others can write, and anything but a regular file, is not read; a FIFO without a writer does not block."""
     path = tmp_path / "config.json"
     path.write_text('{"mtu": 1450}')
     path.chmod(0o666)
@@ -94,7 +94,10 @@ def test_a_file_of_others(tmp_path: Path) -> None:
     [('"172.30.0.0/16"', "172.30.0.0/16"), ('"172.30.0.1/16"', "172.30.0.0/16"), ('"fd02::/112"', "fd02::/112")],
 )
 def test_the_network_of_services(tmp_path: Path, said: str, found: str) -> None:
-    """It stands beside the MTU, and is read as by openshift-sdn's plugin, without bits of a host; `mtu` does not hide it."""
+    """It is beside the MTU in the file, and read as by openshift-sdn's plugin, without host bits.
+
+    The setting `mtu` does not hide it.
+    """
     path = tmp_path / "config.json"
     path.write_text(f'{{"mtu": 1450, "serviceNetworkCIDR": {said}}}')
     assert node_services(settings(path)) == found

@@ -1,4 +1,4 @@
-"""Frames of ARP and Neighbour Discovery are built as the RFCs say, and read without trust."""
+"""Frames of ARP and Neighbour Discovery are built as the RFCs say, and parsed without trust."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def test_bytes_on_the_wire(frame: bytes, expected: str) -> None:
 
 @given(MACS, ADDRESSES)
 def test_what_is_announced_is_read(mac: str, address: Address) -> None:
-    """An announcement claims its address for its MAC, whatever follows the frame as padding."""
+    """An announcement claims its address for its MAC, with any padding behind the frame."""
     assert claim(announcement(mac, address)) == AddressClaim(address, mac)
     assert claim(announcement(mac, address) + bytes(18)) == AddressClaim(address, mac)
 
 
 @given(MACS, ADDRESSES)
 def test_a_probe_claims_nothing(mac: str, address: Address) -> None:
-    """Who only asks has no address, and a question from an address of IPv4 claims that one."""
+    """A probe claims no address; an ARP question from an IPv4 address claims that one."""
     assert claim(question(mac, ip_address("::" if address.version == 6 else "0.0.0.0"), address)) is None
     if isinstance(address, IPv4Address):
         assert claim(question(mac, address, V4)) == AddressClaim(address, mac)
@@ -64,13 +64,13 @@ def test_a_probe_claims_nothing(mac: str, address: Address) -> None:
 
 @given(MACS, ADDRESSES, st.integers(0, 100), st.binary(max_size=40))
 def test_hostile_frames(mac: str, address: Address, cut: int, rest: bytes) -> None:
-    """A frame that is cut off, goes on as another, or is no frame at all, raises nothing."""
+    """A frame that is cut off, continues differently, or is no frame at all, raises nothing."""
     for frame in (rest, announcement(mac, address)[:cut], announcement(mac, address)[:cut] + rest):
         assert isinstance(claim(frame), AddressClaim | None)
 
 
 def test_an_answer_without_the_option() -> None:
-    """An advertisement that names no MAC is its sender's own; one that was routed (hop limit 254) is none."""
+    """An advertisement without a MAC is its sender's own; one that was routed (hop limit 254) is ignored."""
     frame = announcement(MAC, V6)
     short = frame[:18] + b"\x00\x18" + frame[20:-8]
     assert claim(short) == AddressClaim(V6, MAC)

@@ -1,4 +1,4 @@
-"""What nft says is read without trust: only a table that is not there is none."""
+"""The output of nft is parsed without trust; only "no such table" counts as a missing table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from userspace_cni.host.node_net import nft_program
 
 
 def listed(monkeypatch: pytest.MonkeyPatch, directory: Path, script: str, seconds: float = 60.0) -> object:
-    """What is in a table by a program in the place of nft."""
+    """The table's content, by a program that replaces nft."""
     nft = directory / "nft"
     nft.write_text(f"#!/bin/sh\n{script}\n")
     nft.chmod(0o755)
@@ -23,20 +23,20 @@ def listed(monkeypatch: pytest.MonkeyPatch, directory: Path, script: str, second
 
 
 def test_no_such_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It is asked without translations, and is an empty list."""
+    """nft is run without translations, and the result is an empty list."""
     script = '[ "$LC_ALL" = C ] && echo "Error: No such file or directory" >&2; exit 1'
     assert listed(monkeypatch, tmp_path, script) == []
 
 
 def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The loader says that there is no such file; it says nothing of a table."""
+    """The loader's "no such file" is not about a table."""
     library = "error while loading shared libraries: libnftables.so.1: cannot open shared object file: No such file or directory"
     with pytest.raises(StepFailed, match="libnftables"):
         listed(monkeypatch, tmp_path, f'echo "nft: {library}" >&2; exit 127')
 
 
 def test_another_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It is no table that is gone."""
+    """Another failure does not mean that the table is gone."""
     with pytest.raises(StepFailed, match=r"nft list table inet t: .*Operation not permitted"):
         listed(monkeypatch, tmp_path, 'echo "netlink: Error: cache initialization failed: Operation not permitted" >&2; exit 1')
 
@@ -48,6 +48,6 @@ def test_any_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_it_does_not_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The error names the command and how long it was waited for."""
+    """The error names the command and the time that it had."""
     with pytest.raises(Unavailable, match=r"nft -j list table inet t: it has not ended within 0\.[0-9] s"):
         listed(monkeypatch, tmp_path, "exec sleep 60", 0.3)

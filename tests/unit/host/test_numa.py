@@ -1,4 +1,4 @@
-"""NUMA nodes as sysfs tells them, and what follows for the devices of a bridge."""
+"""NUMA nodes from sysfs, and what follows for the devices of a bridge."""
 
 from __future__ import annotations
 
@@ -78,8 +78,10 @@ def test_nodes_of_a_mask(root: HostRoot, mask: str, nodes: set[int] | None) -> N
     ],
 )
 def test_node_of_a_bridges_devices(root: HostRoot, uplinks: tuple[str, ...], mask: str, node: int | None) -> None:
-    """The node of its NICs where a thread polls, or without NICs the one of all threads; none where these are of several nodes,
-    where no thread is on the NIC's, and where one of them is unknown."""
+    """They have the node of the bridge's NICs if a thread polls there, or without NICs that of all threads.
+
+    There is none if these are on several nodes, if no thread is on the NIC's, or if one is unknown.
+    """
     ports: Any = SimpleNamespace(
         administrators_bridges=lambda: frozenset({"br0"}),
         hardware=lambda: ({"br0": uplinks}, mask),
@@ -94,7 +96,7 @@ def test_node_of_a_bridges_devices(root: HostRoot, uplinks: tuple[str, ...], mas
 
 
 def test_names_of_devices() -> None:
-    """A resource has the bridge's name where Kubernetes takes it; a device's ID leads back to its number, another does not."""
+    """A resource has the bridge's name if Kubernetes accepts it; a device's ID gives back its number, another text does not."""
     assert [resource_of(name) for name in ("br0", "br_a.b-c", "br-", "_br", ".", "")] == [
         "userspace-cni.io/br0", "userspace-cni.io/br_a.b-c", "", "", "", "",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Where a packet was lost follows from what the kernel has told of it."""
+"""Where a packet was lost, from the kernel's trace of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def at(point: str) -> TraceNotice:
 
 
 def trail(*told: TraceNotice) -> Trail:
-    """What is known of the packet after the kernel has told this."""
+    """What is known of the packet after this trace."""
     made = Trail("way", THERE)
     for each in told:
         made.follow(each)
@@ -39,12 +39,12 @@ def trail(*told: TraceNotice) -> Trail:
     ],
 )
 def test_between_two_points(told: tuple[TraceNotice, ...], where: str) -> None:
-    """Without a rule of nftables that has ended it."""
+    """Without a rule that ended it, the packet was lost between two points."""
     assert (trail(*told).lost_at, trail(*told).dropped_by, trail(*told).led_away) == (where, None, 0)
 
 
 def test_a_rule() -> None:
-    """The chain in which a rule has ended it, and the rule; those that it went through are known."""
+    """The result is the chain and the rule that ended the packet; the rules that it passed are known."""
     jump = TraceNotice(7, 1, "theirs", "C", RULE, 4, ended=False, queued=False, leads_to="sub", link=0)
     drop = TraceNotice(7, 1, "theirs", "sub", RULE, 9, ended=True, queued=False, leads_to="", link=0)
     found = trail(BEGUN, at(FORWARD), jump, drop)
@@ -53,13 +53,13 @@ def test_a_rule() -> None:
 
 
 def test_a_policy() -> None:
-    """A policy is no rule, whatever handle there was before."""
+    """A policy counts as no rule, whatever handle came before."""
     found = trail(BEGUN, TraceNotice(7, 2, "filter", "FORWARD", POLICY, 5, ended=True, queued=False, leads_to="", link=0))
     assert found.dropped_by == (("ip", "filter", "FORWARD"), 0)
 
 
 def test_what_is_of_others() -> None:
-    """Another packet that is traced, one of the other direction among them, tells nothing of this one."""
+    """The trace of another packet, also of the other direction, does not count for this one."""
     other = replace(BEGUN, number=8, chain=BACK)
     drop = TraceNotice(8, 2, "filter", "FORWARD", RULE, 5, ended=True, queued=False, leads_to="", link=0)
     found = Trail("way", THERE)
@@ -68,13 +68,13 @@ def test_what_is_of_others() -> None:
 
 
 def test_led_away() -> None:
-    """What our own table ends would have left by another link."""
+    """A packet that our own table ends would have left by another link."""
     found = trail(BEGUN, at(FORWARD), at(FORWARDED), replace(BEGUN, chain=LEAVING, ended=True, link=12))
     assert (found.led_away, found.dropped_by, found.may_come) == (12, None, False)
 
 
 def test_a_program_has_it() -> None:
-    """What is queued has not ended: it may come yet. Once it has gone on and was dropped, it has."""
+    """A queued packet has not ended: it may still come. Once it went on and was dropped, it has."""
     queue = TraceNotice(7, 2, "filter", "FORWARD", RULE, 5, ended=False, queued=True, leads_to="", link=0)
     found = trail(BEGUN, at(FORWARD), queue)
     assert (found.queued_by, found.may_come, found.dropped_by) == ("ip filter FORWARD", True, None)
@@ -102,7 +102,7 @@ NIC, BEGIN, END = b"nic0".ljust(16, b"\0"), b"ni".ljust(16, b"\0"), b"nj".ljust(
     ],
 )
 def test_values_of_a_link(value: bytes, is_of: bool) -> None:
-    """Its name, a beginning of that, or its number; also beside another thing that is looked up with it."""
+    """A rule may have a link's name, a beginning of it, or its number, also together with another key of the lookup."""
     assert traces.is_of("nic0", 9, value) == is_of
 
 
@@ -118,5 +118,5 @@ def test_values_of_a_link(value: bytes, is_of: bool) -> None:
     ],
 )
 def test_intervals_of_names(keys: list[tuple[bytes, bool]], is_between: bool) -> None:
-    """A set with a name with '*' has where its names begin, and where they end."""
+    """A set with '*' names has the beginning and the end of an interval."""
     assert traces.is_between("nic0", keys) == is_between

@@ -1,4 +1,4 @@
-"""What the kernel answers about routes and rules is taken for the family that was asked for, and what cannot be read is told."""
+"""The kernel's answers about routes and rules are checked for the IP version that was asked for; unreadable ones are reported."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def kernel(*routes: bytes, rules: Sequence[bytes] = ()) -> NetlinkConnection:
 
 
 def test_routes_of_the_other_family() -> None:
-    """The routes of IPv4 that answer a question about IPv6 are no second ones, so that none is stuck."""
+    """IPv4 routes in the answer about IPv6 are not counted twice, so that none looks stuck."""
     found = read_configuration(kernel(route(attribute(1, NET), attribute(5, HOP))), INDEX, frozenset())
     assert found.stuck == ()
     assert [each.version for each in found.routes] == [4]
@@ -54,7 +54,7 @@ def test_routes_of_the_other_family() -> None:
 
 @pytest.mark.parametrize(("dst_len", "target"), [(24, "198.51.100.0/24"), (0, "default")])
 def test_a_route_that_cannot_be_read(dst_len: int, target: str) -> None:
-    """It is stuck by its destination, and the others are read."""
+    """It is reported as stuck, by its destination, and the others are read."""
     dst = attribute(1, NET) if dst_len else b""
     odd = route(dst, attribute(5, b"\x01"), dst_len=dst_len)
     fine = route(attribute(1, bytes((203, 0, 113, 0))), attribute(5, HOP))
@@ -71,7 +71,7 @@ def test_default_routes() -> None:
 
 
 class Disturbed(NetlinkConnection):
-    """Listings of one rule, of which the first so many were changed meanwhile."""
+    """Listings of one rule; during the first so many of them the rules change."""
 
     def __init__(self, times: int) -> None:
         self.times = times
@@ -83,14 +83,14 @@ class Disturbed(NetlinkConnection):
 
 
 def test_a_listing_that_was_disturbed() -> None:
-    """It is asked for again, five times at most."""
+    """It is repeated, at most five times."""
     assert Kernel(Disturbed(4)).rules() == [RULE]
     with pytest.raises(InterruptedError):
         Kernel(Disturbed(5)).rules()
 
 
 def test_rules_of_the_other_family() -> None:
-    """What answers for IPv6 with the rules of IPv4 counts once."""
+    """IPv4 rules in the answer about IPv6 are counted once."""
     assert Kernel(kernel(rules=[rules.add(RULE).payload])).rules() == [RULE]
 
 

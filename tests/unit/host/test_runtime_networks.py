@@ -1,4 +1,4 @@
-"""The file in the runtimes' directory: whole at every moment, by whatever death; never in the place of another program's."""
+"""The file in the runtimes' directory is complete at every moment, whatever dies, and never replaces another program's."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ READ_BY_RUNTIMES = (".conf", ".conflist", ".json")
 
 
 def soon() -> Deadline:
-    """Time enough for a file."""
+    """A deadline that leaves enough time for a file."""
     return Deadline.after(60)
 
 
 def step(directory: Path, name: str = "10-net.conflist", *instead_of: str, **keys: Any) -> RuntimeNetwork:
-    """The file in that directory, with these keys more."""
+    """The step for the file in that directory, with these keys added."""
     return RuntimeNetwork(str(directory), name, mark({**CONFIG, **keys}, STORE), STORE, instead_of)
 
 
@@ -62,7 +62,7 @@ def dying(number: int) -> Iterator[None]:
 
 
 def dies(number: int, work: Callable[[], object]) -> bool:
-    """Whether a child that does the work dies after the effect of that number; else it did all of it."""
+    """Whether a child that does the work dies after the effect of that number; if not, it did all of the work."""
     child = os.fork()
     if not child:
         try:
@@ -78,7 +78,7 @@ def dies(number: int, work: Callable[[], object]) -> bool:
 
 @pytest.mark.parametrize("former", [None, "10-net.conflist", "05-old.conflist"])
 def test_a_death_after_each_effect(tmp_path: Path, former: str | None) -> None:
-    """A runtime sees the former file or the new one, whole; the next try leaves the new one alone, and nothing else."""
+    """A runtime sees the former file or the new one, complete; the next try leaves only the new one."""
     driver, number = RuntimeNetworkDriver(), 0
     died = True
     while died:
@@ -118,7 +118,7 @@ def test_a_death_amid_removal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"userspace-cni.io/store": 1}', mark(CONFIG, "another")])
 def test_another_programs_file(tmp_path: Path, content: str) -> None:
-    """It is neither replaced nor removed; it is no drift that would be put back."""
+    """It is neither replaced nor removed, and it is no drift."""
     driver, ours = RuntimeNetworkDriver(), step(tmp_path)
     place = tmp_path / ours.name
     place.write_text(content)
@@ -167,7 +167,7 @@ def test_a_file_that_takes_the_place_of_ours(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_file_that_is_taken_away_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs that want the directory for themselves rename what others put there: that is no fault of ours."""
+    """A program that wants the directory for itself may rename our file at once: that is no fault of ours."""
     listdir = os.listdir
 
     def emptied(dirfd: int) -> list[str]:
@@ -181,21 +181,21 @@ def test_a_file_that_is_taken_away_at_once(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_name_that_is_no_text(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The log can say that runtimes take it before ours."""
+    """The log can say that runtimes use that file before ours."""
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/00-\xff.conflist")).write_text("{}")
     RuntimeNetworkDriver().apply(step(tmp_path), soon())
     assert "00-\\udcff.conflist" in capfd.readouterr().err
 
 
 def test_a_death_before_another_name_is_asked_for(tmp_path: Path) -> None:
-    """What it has left of the former name goes with that."""
+    """What it left under the former name is removed with that."""
     (tmp_path / ".05-old.conflist.tmp").write_text("half")
     RuntimeNetworkDriver().apply(step(tmp_path, "10-net.conflist", "05-old.conflist"), soon())
     assert [path.name for path in tmp_path.iterdir()] == ["10-net.conflist"]
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may pass: what was there stays, and half a file does not."""
+    """The former file stays, no half-written file is left, and the error says that it may pass."""
     driver, former = RuntimeNetworkDriver(), step(tmp_path)
     driver.apply(former, soon())
 
@@ -209,7 +209,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_others_change(tmp_path: Path) -> None:
-    """Another content of our file is drift; without the file it is lost. The host's root may be elsewhere, with links."""
+    """Changed content of our file is drift; a missing file is lost. The host's root may be elsewhere, with links."""
     (tmp_path / "etc" / "real").mkdir(parents=True)
     (tmp_path / "etc" / "net.d").symlink_to("/etc/real")
     driver, ours = RuntimeNetworkDriver(HostRoot(str(tmp_path))), step(Path("/etc/net.d"))
@@ -227,7 +227,10 @@ def test_what_others_change(tmp_path: Path) -> None:
 
 
 def test_which_files_of_ours_go(tmp_path: Path) -> None:
-    """The former name's; not another installation's, one that another program has by now, nor a copy that people have made."""
+    """The file of the former name is removed.
+
+    Another installation's, one that another program replaced, and a person's copy stay.
+    """
     driver = RuntimeNetworkDriver()
     former = ("05-old.conflist", "20-other.conflist", "30-theirs.conflist", "40-absent.conflist")
     driver.apply(step(tmp_path, former[0]), soon())

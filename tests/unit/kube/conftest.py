@@ -10,6 +10,6 @@ from userspace_cni.kube import credentials, list_watch
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request has no limit of its own: what ends one that hangs is its caller's deadline, or nothing within a test's time."""
+    """A request has no time limit of its own: one that hangs ends at its caller's deadline, or not within a test's time."""
     for module in (credentials, list_watch):
         monkeypatch.setattr(module, "REQUEST_LIMIT_S", FOR_EVER_S)

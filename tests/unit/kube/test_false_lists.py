@@ -1,4 +1,4 @@
-"""Lists that are answered 200 and are not the truth: nothing counts as gone by one of them, and what is gone goes by two."""
+"""Lists that are answered 200 and are untrue: nothing counts as gone by one of them, and what is gone goes by two."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TITLE = "vlans.userspace-cni.io"
 ALL = {"v0", "v1", "v2"}
 QUICK = WatchTimes(watch_s=1, slack_s=1, back_off=BackOff(0.005, 0.02), good_s=0.2, page=100, confirm_s=0)
 UNPROVEN = WatchTimes(watch_s=1, slack_s=1, back_off=BackOff(0.005, 0.02), good_s=0.2, page=100, confirm_s=FOR_EVER_S)
-"""With which no list of a test's time bears another one out."""
+"""A distance so long that no list within a test's time confirms another."""
 PROVEN_SOON = WatchTimes(watch_s=1, slack_s=1, back_off=BackOff(0.005, 0.02), good_s=0.2, page=100, confirm_s=0.1)
 
 Begin = Callable[..., ObjectWatch]
@@ -66,7 +66,7 @@ def is_watching(api: ApiServer, watch: ObjectWatch) -> bool:
 
 @pytest.mark.parametrize("falsify", [*LACKING.values(), without("v1")], ids=[*LACKING, "one is missing"])
 def test_what_one_list_lacks_stays(api: ApiServer, begin: Begin, falsify: Falsify) -> None:
-    """All of it or one of many; the watch goes on, and by its events objects come, change, and go at once."""
+    """Whether a list lacks all objects or one of many, they stay; the watch goes on, and its events are followed at once."""
     watch = begin(UNPROVEN)
     wait_until(lambda: is_watching(api, watch))
     fault = list_falsely(api, api.objects(TITLE), "/vlans", falsify)
@@ -81,7 +81,7 @@ def test_what_one_list_lacks_stays(api: ApiServer, begin: Begin, falsify: Falsif
 
 @pytest.mark.parametrize("falsify", NO_LISTS.values(), ids=list(NO_LISTS))
 def test_what_is_no_list_of_them_tells_nothing(api: ApiServer, begin: Begin, falsify: Falsify) -> None:
-    """It is a problem that is said, at the start and later; however often it comes, everything stays, until a list comes."""
+    """An invalid list is reported as a problem, at the start and later; everything stays until a valid list comes."""
     fault = list_falsely(api, api.objects(TITLE), "/vlans", falsify, times=None)
     watch = begin(QUICK)
     wait_until(lambda: "no list of them" in watch.problem)
@@ -97,7 +97,7 @@ def test_what_is_no_list_of_them_tells_nothing(api: ApiServer, begin: Begin, fal
 
 
 def test_what_is_gone_goes_by_two_lists(api: ApiServer, begin: Begin) -> None:
-    """Deleted while the watch was away, and long enough ago that no event tells of it: a second list is asked for by itself."""
+    """An object that was deleted long before the watch has no event: a second list is requested by itself."""
     told: list[None] = []
     api.watch_s = 0.3
     watch = begin(PROVEN_SOON, on_change=lambda: told.append(None))
@@ -115,7 +115,7 @@ def test_what_is_gone_goes_by_two_lists(api: ApiServer, begin: Begin) -> None:
 
 
 def test_the_same_answer_again_proves_nothing(api: ApiServer, begin: Begin) -> None:
-    """A cache says one empty list over and over: its version is one, however long ago the first of them came."""
+    """A cache repeats one empty list: its version is the same, however long ago the first one came."""
     watch = begin(QUICK)
     wait_until(lambda: watch.confirmed and is_watching(api, watch))
     fault = list_falsely(api, api.objects(TITLE), "/vlans", without(), times=None)
@@ -144,7 +144,7 @@ def test_a_second_list_that_cannot_be_had_keeps_nothing_from_being_followed(api:
 
 
 def test_what_a_first_list_does_not_name_may_be_there(api: ApiServer, begin: Begin) -> None:
-    """Nothing is confirmed by it; what it has left out is known once the second one comes."""
+    """A first list confirms no absence; what it lacks is known once the second one comes."""
     list_falsely(api, api.objects(TITLE), "/vlans", without("v0", "v1"))
     watch = begin(PROVEN_SOON)
     wait_until(lambda: watch.complete)
@@ -165,7 +165,7 @@ def test_an_event_of_another_kind_ends_nothing(api: ApiServer, begin: Begin, kin
 
 
 def test_pods_are_gone_by_two_lists(api: ApiServer, tmp_path: Path) -> None:
-    """No pod's UID is told to be missing by one list, at the start or later, be it one of many."""
+    """No pod's UID counts as missing after one list, at the start or later, even one of many."""
     pods = [api.add_pod({"metadata": {"name": f"p{number}"}, "spec": {"nodeName": "n1"}}) for number in range(3)]
     uids = frozenset(str(each["metadata"]["uid"]) for each in pods)
     list_falsely(api, api.store, "/pods", without("p1"))
@@ -186,7 +186,7 @@ def is_watching_pods(api: ApiServer, watch: PodWatch) -> bool:
 
 @pytest.mark.parametrize("falsify", NO_LISTS.values(), ids=list(NO_LISTS))
 def test_a_single_request_refuses_what_is_no_list(api: ApiServer, tmp_path: Path, falsify: Falsify) -> None:
-    """As a watch does: an empty list of objects would have all of them made anew."""
+    """As in a watch, an invalid list is refused: an empty list would cause all objects to be made anew."""
     objects = Objects(KubeClient(api.kubeconfig(tmp_path)).session)
     list_falsely(api, api.objects(TITLE), "/vlans", falsify)
     with pytest.raises(ObjectRefused, match="no list of them"):

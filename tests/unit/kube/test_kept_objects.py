@@ -1,4 +1,4 @@
-"""Objects that are kept as desired: nothing is asked at rest, every outage is made up for, and another's object stays."""
+"""Objects that are kept as desired: no request at rest, every outage is made up for, and another node's object stays."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def thing(container: str, node: str = "n1") -> dict[str, Any]:
 
 
 class Keeping:
-    """What is desired, and processes that keep it, one after the other."""
+    """The desired objects, and processes that keep them, one after the other."""
 
     def __init__(self, api: ApiServer, directory: Path) -> None:
         self.api = api
@@ -49,12 +49,12 @@ class Keeping:
         return self.desired
 
     def rest(self) -> None:
-        """Until it has looked twice more: by then a whole look has ended that had begun after this."""
+        """Wait until it has looked twice more: then a complete look has ended that began after this."""
         before = self.looks
         wait_until(lambda: self.looks >= before + 2)
 
     def await_objects(self, **expected: str) -> None:
-        """Until these objects are there, by name with their containers, and no others."""
+        """Wait until exactly these objects exist, by name with their containers."""
         wait_until(lambda: {name: spec["containerID"] for name, spec in network_objects.ips(self.api).items()} == expected)
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ def writes(api: ApiServer) -> list[str]:
 
 
 def test_follows_what_is_desired(keeping: Keeping, api: ApiServer) -> None:
-    """What is desired anew is made, what changes is changed, what is desired no more is deleted; at rest nothing is asked."""
+    """A new desired object is made, a changed one changed, an undesired one deleted; at rest there is no request."""
     keeping.process()
     keeping.desired = {"a": thing("1"), "b": thing("2")}
     keeping.await_objects(a="1", b="2")
@@ -98,7 +98,7 @@ def test_follows_what_is_desired(keeping: Keeping, api: ApiServer) -> None:
 
 
 def test_goes_on_from_what_is_there(keeping: Keeping, api: ApiServer) -> None:
-    """A new process writes only what differs from the objects of its node, and sees no others."""
+    """A new process writes only what differs from the objects of its node, and does not read others."""
     for name, container, node in (("same", "1", "n1"), ("other", "2", "n1"), ("left", "3", "n1"), ("elsewhere", "4", "n2")):
         add(api, "IP", name, spec=thing(container)["spec"], labels={"userspace-cni.io/node": node})
     keeping.desired = {"same": thing("1"), "other": thing("5"), "new": thing("6")}
@@ -109,7 +109,7 @@ def test_goes_on_from_what_is_there(keeping: Keeping, api: ApiServer) -> None:
 
 
 def test_unknown_is_not_gone(keeping: Keeping, api: ApiServer) -> None:
-    """While what is desired is not known, nothing is deleted, nor asked."""
+    """While the desired objects are unknown, nothing is deleted or requested."""
     add(api, "IP", "a", spec=thing("1")["spec"], labels=LABELS)
     keeping.desired = None
     keeping.process()
@@ -123,7 +123,7 @@ def test_unknown_is_not_gone(keeping: Keeping, api: ApiServer) -> None:
 
 
 def test_another_node_has_it_now(keeping: Keeping, api: ApiServer) -> None:
-    """The object of a pod that was made anew on another node is that node's: the end of the former one deletes nothing."""
+    """A pod that was made anew on another node has its object there: the end of the former one deletes nothing."""
     keeping.desired = {"a": thing("1"), "b": thing("2")}
     keeping.process()
     keeping.await_objects(a="1", b="2")
@@ -135,7 +135,7 @@ def test_another_node_has_it_now(keeping: Keeping, api: ApiServer) -> None:
 
 
 def test_touched_by_a_user(keeping: Keeping, api: ApiServer) -> None:
-    """An object of this node that a user has changed meanwhile is deleted all the same; one that is gone is no fault."""
+    """An object of this node that a user changed is deleted all the same; one that is gone is no fault."""
     keeping.desired = {"a": thing("1"), "b": thing("2")}
     kept = keeping.process()
     keeping.await_objects(a="1", b="2")
@@ -151,7 +151,7 @@ def test_touched_by_a_user(keeping: Keeping, api: ApiServer) -> None:
 
 @pytest.mark.parametrize("fault", [Fault(status=503), Fault(status=403), Fault(close=True)], ids=["503", "403", "closes"])
 def test_the_server_is_away(keeping: Keeping, api: ApiServer, fault: Fault) -> None:
-    """What could not be written or listed is written when the server takes it again; meanwhile it is said what is wrong."""
+    """What could not be written or listed is written when the server is back; meanwhile the problem is reported."""
     api.faults.append(fault)
     kept = keeping.process()
     keeping.desired = {"a": thing("1")}
@@ -191,7 +191,7 @@ def test_one_is_refused(keeping: Keeping, api: ApiServer) -> None:
 
 
 def test_ends_while_the_server_hangs(keeping: Keeping, api: ApiServer) -> None:
-    """Asking never waits, and the thread's process can end, while a request hangs."""
+    """Handing over objects never waits, and the thread's process can end while a request hangs."""
     api.faults.append(Fault(hang=60.0))
     keeping.desired = {"a": thing("1")}
     kept = keeping.process()

@@ -1,4 +1,4 @@
-"""The API server for tests keeps the real one's rules: what is pinned here is what the code under test relies on."""
+"""The API server for tests follows the real one's rules on which the code under test relies."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_write_gives_a_new_resource_version(api: ApiServer) -> None:
 @pytest.mark.parametrize("method", ["PATCH", "PUT"])
 @pytest.mark.parametrize(("field", "words"), [("uid", "Precondition failed: UID"), ("resourceVersion", "has been modified")])
 def test_a_stale_version_or_another_uid_conflicts(api: ApiServer, method: str, field: str, words: str) -> None:
-    """409, nothing changed, for PATCH and PUT alike."""
+    """A PATCH or PUT with them is 409, and nothing is changed."""
     pod = api.pod("default", "app")
     pod["metadata"][field] = "7"
     status, body = call(api, method, f"{POD}/status", pod)
@@ -61,7 +61,7 @@ def test_a_stale_version_or_another_uid_conflicts(api: ApiServer, method: str, f
 
 
 def test_a_put_of_status_without_status_wipes_it(api: ApiServer) -> None:
-    """The trap: a body that lacks `status` is answered 200 and the pod's status is gone."""
+    """As in the real server: a body without `status` is answered 200 and the pod's status is gone."""
     pod = api.pod("default", "app")
     del pod["status"]
     pod["metadata"]["annotations"] = {"a": "b"}
@@ -191,7 +191,7 @@ def test_a_watch_without_a_version_begins_with_what_is_there(api: ApiServer) -> 
 
 
 def test_a_deletion_with_grace_begins_and_ends(api: ApiServer) -> None:
-    """DELETE sets deletionTimestamp, which is a change; the kubelet's DELETE without grace takes the pod away."""
+    """DELETE sets deletionTimestamp, which is a change; the kubelet's DELETE without grace removes the pod."""
     with watching(api, f"&resourceVersion={api.store.version}") as answer:
         assert call(api, "DELETE", POD)[1]["metadata"]["deletionTimestamp"]
         assert call(api, "DELETE", POD, {"gracePeriodSeconds": 0})[0] == 200
@@ -248,7 +248,7 @@ def test_watches_meet_their_own_faults(api: ApiServer) -> None:
 
 
 def test_a_server_comes_back_where_it_was(api: ApiServer) -> None:
-    """Stopped and started: the same port and the same pods."""
+    """After a stop and a start it has the same port and the same pods."""
     port = api.port
     api.stop()
     with pytest.raises(ConnectionRefusedError):

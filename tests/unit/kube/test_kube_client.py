@@ -1,4 +1,4 @@
-"""Reading pods, and the credentials with which that is done."""
+"""Reading pods, and the credentials for that."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def api() -> Iterator[ApiServer]:
 
 @pytest.fixture(autouse=True)
 def long_after_the_boot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine on which these tests run may have been booted a minute ago."""
+    """Let the machine look booted long ago: the one that runs these tests may have been booted a minute ago."""
     monkeypatch.setattr("userspace_cni.kube.kubeconfig.BOOTING_S", 0.0)
 
 
@@ -62,7 +62,7 @@ def client(api: ApiServer, tmp_path: Path) -> KubeClient:
 
 
 def soon(seconds: float = 60.0) -> Deadline:
-    """Enough time for a server that answers."""
+    """A deadline that leaves enough time for a server that answers."""
     return Deadline.after(seconds)
 
 
@@ -73,7 +73,7 @@ def read(client: KubeClient, deadline: Deadline | None = None) -> Pod:
 
 
 def test_a_pod_is_seen_with_volumes_mounts_and_annotations(client: KubeClient) -> None:
-    """What placement and notes need is there, init containers left out."""
+    """Everything that placement and notes need is read; init containers are left out."""
     assert read(client) == Pod(
         namespace="default",
         name="app",
@@ -87,7 +87,7 @@ def test_a_pod_is_seen_with_volumes_mounts_and_annotations(client: KubeClient) -
 
 
 def test_a_pod_on_its_way_out_is_seen_as_such(client: KubeClient, api: ApiServer) -> None:
-    """deletionTimestamp is what tells."""
+    """A pod that is being deleted is recognised by deletionTimestamp."""
     api.change("default", "app", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
     assert read(client).deleting
 
@@ -101,7 +101,7 @@ def test_an_absent_pod_is_none(client: KubeClient) -> None:
     ("namespace", "name"), [("default", ".."), ("..", "app"), ("a/b", "app"), ("default", "App"), ("", "app")]
 )
 def test_a_name_that_is_none_never_reaches_the_server(client: KubeClient, api: ApiServer, namespace: str, name: str) -> None:
-    """Names come from CNI_ARGS and become part of a path that is asked for with the node's credentials."""
+    """Names come from CNI_ARGS and become part of a path: an invalid one is not sent with the node's credentials."""
     with pytest.raises(InvalidConfig, match="not a name of a pod"):
         client.get_pod(namespace, name, soon())
     assert api.requests == []
@@ -109,14 +109,14 @@ def test_a_name_that_is_none_never_reaches_the_server(client: KubeClient, api: A
 
 @pytest.mark.parametrize("fault", [Fault(close=True, times=1), Fault(status=500, times=2), Fault(status=429, times=1)], ids=str)
 def test_what_passes_by_itself_is_tried_again(client: KubeClient, api: ApiServer, fault: Fault) -> None:
-    """A lost connection, an overloaded or restarting server do not cost the pod its sandbox."""
+    """A lost connection, and an overloaded or restarting server, do not fail the pod's sandbox."""
     api.faults.append(fault)
     assert read(client).uid == "u1"
 
 
 @pytest.mark.parametrize("fault", [Fault(close=True), Fault(status=503)], ids=str)
 def test_what_does_not_pass_is_unavailable(client: KubeClient, api: ApiServer, fault: Fault) -> None:
-    """After a few tries it is the caller's turn to come again."""
+    """After a few tries the error is one that the caller may retry."""
     api.faults.append(fault)
     with pytest.raises(Unavailable, match="API server"):
         read(client)
@@ -125,7 +125,7 @@ def test_what_does_not_pass_is_unavailable(client: KubeClient, api: ApiServer, f
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("fault", [Fault(hang=FOR_EVER_S), Fault(drip=1.0)], ids=["hangs", "drips"])
 def test_a_server_that_hangs_or_drips_ends_at_the_deadline(client: KubeClient, api: ApiServer, fault: Fault) -> None:
-    """Neither silence nor an answer byte by byte outlasts the time given, and both are said to be no answer in time."""
+    """Neither silence nor an answer byte by byte lasts beyond the deadline; both errors say "no answer in time"."""
     api.faults.append(fault)
     with pytest.raises(Unavailable, match="no answer in time"):
         read(client, soon(0.5))
@@ -141,7 +141,7 @@ def test_a_missing_permission_is_named(client: KubeClient, api: ApiServer, statu
 
 @pytest.mark.parametrize("pod", [{"spec": {"volumes": 7}}, {"spec": {"containers": [{"volumeMounts": [{}]}]}}, {"spec": []}])
 def test_a_strangers_answer_is_refused(client: KubeClient, api: ApiServer, pod: dict[str, Any]) -> None:
-    """Something that is not shaped like a pod is an error of ours and no traceback."""
+    """An answer that is not shaped like a pod is an error of ours, without a traceback."""
     api.add_pod({"metadata": {"name": "odd"}, **pod, "spec": pod["spec"] or {"volumes": [1]}})
     with pytest.raises(NoteRefused, match="unexpected answer"):
         client.get_pod("default", "odd", soon())
@@ -160,7 +160,7 @@ def kubeconfig(api: ApiServer, directory: Path, **user: Any) -> KubeClient:
 
 
 def test_a_rotated_token_is_read_again(api: ApiServer, tmp_path: Path) -> None:
-    """A token file's new content is used after the first 401, without a timer and without a restart."""
+    """A token file's new content is used after the first 401, without a timer or a restart."""
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     client = kubeconfig(api, tmp_path, tokenFile="token")
@@ -212,7 +212,7 @@ def test_an_exec_plugin_gives_the_token_once(api: ApiServer, tmp_path: Path) -> 
 def test_a_failing_exec_plugin_is_not_quoted(
     api: ApiServer, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its stderr may hold anything; it reaches neither the error nor stderr nor a log, and logging is left as it was."""
+    """Its stderr, which may have secrets, reaches neither error nor stderr nor log, and the log's settings stay."""
     handlers, filters = list(logging.getLogger().handlers), list(logging.getLogger().filters)
     client = kubeconfig(api, tmp_path, **plugin(tmp_path, "echo secret-of-the-plugin >&2; exit 1"))
     with pytest.raises(UserspaceError) as raised:
@@ -239,7 +239,7 @@ def test_a_hanging_exec_plugin_ends_at_the_deadline_and_runs_once(api: ApiServer
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "a: b: c", '{"clusters": []}', "\x00", "users: !!python/object:os.system x"])
 def test_a_broken_kubeconfig_is_the_configurations_fault(tmp_path: Path, text: str) -> None:
-    """Whatever the library makes of it, the answer is one error that names the file and quotes nothing of it."""
+    """Whatever the library does with it, the answer is one error that names the file and quotes nothing of it."""
     path = tmp_path / "kubeconfig"
     path.write_text(text)
     with pytest.raises(InvalidConfig, match=f"{path}") as raised:
@@ -259,7 +259,7 @@ def test_a_kubeconfig_that_is_not_there(api: ApiServer, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [None, "", "clusters: ["])
 def test_a_kubeconfig_while_the_node_boots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None) -> None:
-    """What writes it may come after the first pod that needs it, and may not have written all of it: it is tried again then."""
+    """Soon after a boot the error is "try again", because the file may still be written."""
     monkeypatch.setattr("userspace_cni.kube.kubeconfig.BOOTING_S", float("inf"))
     if text is not None:
         (tmp_path / "kubeconfig").write_text(text)
@@ -269,7 +269,9 @@ def test_a_kubeconfig_while_the_node_boots(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_kubeconfig_that_others_could_have_written_is_refused(api: ApiServer, tmp_path: Path) -> None:
-    """Root would run its exec plugin and send its token: no file of a pod, none that all users can write, nothing relative."""
+    """Root would run its exec plugin and send its token: a pod's file, one that
+    all users can write, and a relative path are refused.
+    """
     path = Path(api.kubeconfig(tmp_path))
     path.chmod(0o666)
     with pytest.raises(InvalidConfig, match="written by others"):
@@ -320,8 +322,10 @@ def test_tls_is_verified(tmp_path: Path) -> None:
 
 
 def test_a_client_certificate(tmp_path: Path) -> None:
-    """It is shown to a server that asks for one, from files or from the kubeconfig itself; one with another's key is no use now,
-    and may be right when both have been exchanged."""
+    """It is shown to a server that asks for one, from files or from the kubeconfig itself.
+
+    A certificate with another's key is no use now, but may be right when both have been replaced.
+    """
     api = ApiServer(tls=tmp_path)
     api.asks_certificate = True
     with api:
@@ -367,7 +371,7 @@ def test_a_proxy(api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_library_of_the_api_is_left_out(tmp_path: Path) -> None:
-    """Tokens and certificates need none of its classes, which would take 17 MiB of each agent."""
+    """Tokens and certificates need none of its classes, which would cost each agent 17 MiB."""
     code = f"""
 import sys
 from tests.lab.kube.apiserver import TOKEN, ApiServer
@@ -402,7 +406,7 @@ def test_a_pod_uses_its_service_account(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_service_account_behind_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file is written for the library that asks proxies: the root of a container may be read-only."""
+    """No file is written for it, because a container's root may be read-only."""
     with ApiServer(tls=tmp_path) as api:
         api.add_pod({"metadata": {"name": "app", "uid": "u1"}})
         (tmp_path / "token").write_text(TOKEN)
@@ -427,7 +431,7 @@ def test_a_process_outside_of_a_pod_is_not_in_cluster(tmp_path: Path) -> None:
 
 
 def test_clients_are_shared_per_kubeconfig_of_the_node(api: ApiServer, tmp_path: Path) -> None:
-    """One connection and one set of credentials per account; paths are the node's, seen from where we run."""
+    """There is one connection and one set of credentials per account; paths are the node's, as seen from here."""
     (tmp_path / "etc").mkdir()
     api.kubeconfig(tmp_path / "etc")
     clients = Clients(KubeconfigBounds(("/etc",)), HostRoot(str(tmp_path)))
@@ -437,7 +441,7 @@ def test_clients_are_shared_per_kubeconfig_of_the_node(api: ApiServer, tmp_path:
 
 
 def test_clients_of_many_kubeconfigs() -> None:
-    """Tenants write the names: the clients of those that were used last are kept, and always our own."""
+    """Tenants write the names: only the clients that were used last are kept, and always our own."""
     clients = Clients(KubeconfigBounds(("/etc",)))
     own, first = clients.of(""), clients.of("/etc/first")
     for number in range(CLIENTS_MAX - 1):
@@ -465,7 +469,7 @@ def test_a_kubeconfig_that_is_elsewhere_now_is_followed(api: ApiServer, tmp_path
 
 
 def test_a_mirror_pod_is_seen_under_the_uid_of_its_static_pod(client: KubeClient, api: ApiServer) -> None:
-    """That is what the kubelet names directories by and the runtime tells as K8S_POD_UID."""
+    """The kubelet names directories by that UID, and the runtime sends it as K8S_POD_UID."""
     api.add_pod({"metadata": {"name": "static-n1", "annotations": {kube.MIRROR: "cafe01"}}})
     pod = client.get_pod("default", "static-n1", soon())
     assert pod is not None
@@ -485,7 +489,7 @@ def test_one_client_serves_many_threads(client: KubeClient) -> None:
 
 @pytest.mark.parametrize("thread", [1, 2])
 def test_no_thread_to_ask_in(api: ApiServer, tmp_path: Path, thread: int) -> None:
-    """Neither credentials nor an answer can be had without a thread: it is "try again later", and the next request is served."""
+    """When no thread can be started for credentials or a request, the error is "try again later", and the next request works."""
     session, path = ApiSession(Kubeconfig(api.kubeconfig(tmp_path))), "/api/v1/namespaces/default/pods/app"
     with (
         scarce(thread, RuntimeError("can't start new thread"), frozenset({"_start_new_thread"})),
@@ -496,6 +500,6 @@ def test_no_thread_to_ask_in(api: ApiServer, tmp_path: Path, thread: int) -> Non
 
 
 def test_a_pod_is_read_all_the_same_when_a_thread_was_missing(client: KubeClient) -> None:
-    """What passes is tried again within the deadline."""
+    """Such a failure is tried again within the deadline."""
     with scarce(1, RuntimeError("can't start new thread"), frozenset({"_start_new_thread"})):
         assert read(client).uid == "u1"

@@ -1,4 +1,4 @@
-"""Events on pods: one for each pod and reason, however often it is told, whatever becomes of the agent and the API server."""
+"""Events on pods: one for each pod and reason, however often it occurs and whatever fails."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IGNORED = KEY_IGNORED.finding("key 'x' is unknown and ignored")
 
 
 class Teller:
-    """Events of agents of node n1, one after the other; `dropped` counts for all."""
+    """The Events of agents of node n1, one after the other; `dropped` counts for all."""
 
     def __init__(self, api: ApiServer, directory: Path) -> None:
         self.api = api
@@ -40,7 +40,7 @@ class Teller:
         self.dropped += notices
 
     def count(self, reason: str, pod: str = "app") -> int:
-        """How often the pod was told that, as the API server has it."""
+        """How often the pod was told of the reason, as the API server has it."""
         event = self.api.events.of(pod).get(reason)
         return int(event["count"]) if event else 0
 
@@ -57,7 +57,7 @@ def api() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def teller(api: ApiServer, tmp_path: Path) -> Iterator[Teller]:
-    """Agents of it, ended at the end."""
+    """Agents of it, which are ended at the end."""
     made = Teller(api, tmp_path)
     yield made
     made.close()
@@ -107,7 +107,7 @@ def test_a_hundred_retries(api: ApiServer, teller: Teller) -> None:
 
 
 def test_repeats_are_rare(api: ApiServer, teller: Teller) -> None:
-    """What is told again soon waits, and costs no request."""
+    """A notice that is soon repeated waits, and causes no request."""
     events = teller.agent(RARE)
     events.tell(APP, [MISSING])
     wait_until(lambda: teller.count("VolumeMissing") == 1)
@@ -119,7 +119,7 @@ def test_repeats_are_rare(api: ApiServer, teller: Teller) -> None:
 
 
 def test_two_interfaces(api: ApiServer, teller: Teller) -> None:
-    """Two interfaces with the same trouble share an Event, which tells of both, the latest first."""
+    """Two interfaces with the same problem share an Event, which names both, the latest first."""
     events = teller.agent()
     for interface, text in (("net1", "old"), ("net2", "key 'b'"), ("net1", "key 'a'")):
         events.tell(Recipient("default", "app", "u-1", interface), [KEY_IGNORED.finding(text)])
@@ -139,7 +139,7 @@ def test_two_keys_of_one_network(api: ApiServer, teller: Teller) -> None:
 
 
 def test_a_text_of_a_tenant(api: ApiServer, teller: Teller) -> None:
-    """A message is one line of what can be printed, and no longer than the API has it; so is a long pod's name."""
+    """A message is one printable line of limited length; a long pod's name is shortened, too."""
     events = teller.agent()
     name = "a" * 231 + "." + "b" * 21
     events.tell(Recipient("default", name, "u-1", "net1"), [KEY_IGNORED.finding("a\n\x1b[31m\udcff" + "x" * 5000)])
@@ -151,7 +151,7 @@ def test_a_text_of_a_tenant(api: ApiServer, teller: Teller) -> None:
 
 
 def test_what_waits_is_bounded(api: ApiServer, teller: Teller) -> None:
-    """Of all that a pod is told while the server is away, no more is kept than a message may show."""
+    """While the server is away, no more is kept per pod than a message can show."""
     api.faults.append(Fault(status=503))
     events = teller.agent()
     for number in range(100):
@@ -163,7 +163,7 @@ def test_what_waits_is_bounded(api: ApiServer, teller: Teller) -> None:
 
 @pytest.mark.parametrize(("namespace", "name"), [("", ""), ("", "app"), ("default", ""), ("..", "app"), ("default", "../x")])
 def test_no_pod(api: ApiServer, teller: Teller, namespace: str, name: str) -> None:
-    """What is no pod, as a call by hand, is told nothing, and its name leads to no other path."""
+    """A call without a pod causes no Event, and an invalid name leads to no other path."""
     events = teller.agent()
     events.tell(Recipient(namespace, name, "u-1", "net1"), [MISSING])
     events.tell(APP, [MISSING])
@@ -172,7 +172,7 @@ def test_no_pod(api: ApiServer, teller: Teller, namespace: str, name: str) -> No
 
 
 def test_a_restarted_agent(api: ApiServer, teller: Teller) -> None:
-    """The next agent goes on with the Event of the last one, also after the last one was killed amid its work."""
+    """The next agent continues the Event of the last one, also when that was killed in the middle of its work."""
     first = teller.agent()
     for _ in range(3):
         first.tell(APP, [MISSING])
@@ -214,7 +214,7 @@ def test_the_server_is_away(api: ApiServer, teller: Teller, capsys: pytest.Captu
 
 
 def test_more_than_can_wait(api: ApiServer, teller: Teller) -> None:
-    """While the server is away, only so many Events wait; what has no room is counted, and what was sent makes room."""
+    """While the server is away only so many Events wait; others are counted, and sent ones make room."""
     api.stop()
     events = teller.agent(EventLimits(apart_s=0.0, repeats=BackOff(0.05, 3600.0), back_off=BackOff(0.02, 0.05), kept=4))
     for number in range(7):
@@ -231,7 +231,7 @@ def test_more_than_can_wait(api: ApiServer, teller: Teller) -> None:
 
 
 def test_an_account_that_may_not(api: ApiServer, teller: Teller, capsys: pytest.CaptureFixture[str]) -> None:
-    """An account without the permission drops and counts; the log says once which verbs it needs, and none of it is repeated."""
+    """An account without the permission drops and counts them; the log says once which verbs it needs."""
     api.faults.append(Fault("EVENT", status=403))
     events = teller.agent()
     events.tell(APP, [MISSING])
@@ -280,7 +280,7 @@ def test_a_server_in_trouble(api: ApiServer, teller: Teller, fault: Fault) -> No
 
 
 def test_an_answer_that_is_none(api: ApiServer, teller: Teller) -> None:
-    """A server that answers what no API server answers ends nothing: later notices are sent."""
+    """An invalid answer ends nothing: later notices are sent."""
     api.faults.append(Fault("EVENT", garbage=b"[1", times=1))
     events = teller.agent()
     events.tell(APP, [MISSING])

@@ -1,4 +1,4 @@
-"""Notes in a pod: what stands in the API server after ADD, DEL and CHECK, whatever it and others do meanwhile."""
+"""Notes in a pod: what the API server has after ADD, DEL and CHECK, whatever others do meanwhile."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_del_takes_its_entry_and_the_last_one_everything(driver: PodNoteDriver, 
 
 
 def test_a_second_directory_in_one_pod_is_refused(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """There is one mapped-dir for all interfaces; the same directory in another spelling is the same."""
+    """All interfaces share one mapped-dir; the same directory in another spelling is the same."""
     api.change("default", "app", {"metadata": {"annotations": {document.MAPPED_DIR: "//x/."}}})
     driver.apply(note, soon())
     assert api.annotations("default", "app")[document.MAPPED_DIR] == "/x/"
@@ -140,7 +140,7 @@ def test_a_second_directory_in_one_pod_is_refused(driver: PodNoteDriver, api: Ap
 def test_a_directory_that_readers_can_not_read_is_refused(
     driver: PodNoteDriver, api: ApiServer, note: PodNote, mapped_dir: str
 ) -> None:
-    """Before anything is asked of the API server."""
+    """It is refused before any request to the API server."""
     with pytest.raises(InvalidConfig, match="net1"):
         driver.apply(dataclasses.replace(note, mapped_dir=mapped_dir), soon())
     assert api.requests == []
@@ -193,7 +193,7 @@ def test_a_conflict_is_read_again(driver: PodNoteDriver, api: ApiServer, note: P
 def test_conflicts_without_end_are_given_up(
     driver: PodNoteDriver, api: ApiServer, note: PodNote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With an error that may be tried again, after so many tries and long before the deadline."""
+    """After so many tries the error is one that may be retried, long before the deadline."""
     monkeypatch.setattr(notes, "WRITE_TRIES", 4)
     api.faults.append(Fault("PATCH", status=409))
     with pytest.raises(Unavailable, match="others changed the pod"):
@@ -204,7 +204,7 @@ def test_conflicts_without_end_are_given_up(
 @pytest.mark.parametrize("method", ["GET", "PATCH"])
 @pytest.mark.usefixtures("patient")
 def test_a_hanging_server_ends_at_the_deadline(driver: PodNoteDriver, api: ApiServer, note: PodNote, method: str) -> None:
-    """Whether it hangs when reading or when writing: for longer than this test may take."""
+    """The server hangs at the read or at the write, longer than this test may take."""
     api.faults.append(Fault(method, hang=FOR_EVER_S))
     with pytest.raises(Unavailable):
         driver.apply(note, soon(0.5))
@@ -239,7 +239,7 @@ def test_a_pod_exchanged_between_read_and_write_gets_no_note(driver: PodNoteDriv
 def test_a_pod_that_is_gone_is_no_obstacle_to_del(
     driver: PodNoteDriver, api: ApiServer, note: PodNote, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is written and nothing complained of."""
+    """Nothing is written, and there is no error."""
     driver.apply(note, soon())
     api.remove_pod("default", "app")
     driver.undo(note, soon())
@@ -278,7 +278,7 @@ def test_del_tries_once(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever the server does, undo comes back before this test is given up, whatever its deadline; it says one line."""
+    """Whatever the server does, undo returns soon, whatever its deadline is, and logs one line."""
     driver.apply(note, soon())
     api.requests.clear()
     api.faults.append(fault)
@@ -291,7 +291,7 @@ def test_del_tries_once(
 def test_loading_credentials_takes_nothing_of_the_servers_time(
     driver: PodNoteDriver, api: ApiServer, note: PodNote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a busy node it takes as long as the server may: the entry is removed all the same."""
+    """On a busy node it may take as long as a request: the entry is removed all the same."""
     clock, prepare = Clock(), ApiSession.prepare
 
     def slow(session: ApiSession, what: str, limit: Deadline) -> None:
@@ -306,7 +306,7 @@ def test_loading_credentials_takes_nothing_of_the_servers_time(
 
 
 def test_del_without_a_server_raises_nothing(driver: PodNoteDriver, api: ApiServer, note: PodNote, tmp_path: Path) -> None:
-    """A dead API server or a vanished kubeconfig does not keep a pod from being torn down."""
+    """A dead API server or a missing kubeconfig does not prevent a pod from being removed."""
     api.stop()
     driver.undo(note, soon())
     driver.undo(dataclasses.replace(note, kubeconfig=str(tmp_path / "none")), soon())
@@ -315,7 +315,7 @@ def test_del_without_a_server_raises_nothing(driver: PodNoteDriver, api: ApiServ
 def test_del_without_the_library_raises_nothing(
     driver: PodNoteDriver, note: PodNote, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A library that cannot be imported now, for want of descriptors say, keeps no pod from being torn down."""
+    """A library that cannot be imported, for example without free descriptors, does not prevent it, either."""
     monkeypatch.setitem(sys.modules, "urllib3", None)
     driver.undo(note, soon())
     assert capsys.readouterr().err.count("\n") == 1
@@ -339,7 +339,7 @@ def test_check_finds_what_is_missing_or_different(driver: PodNoteDriver, api: Ap
 
 
 def test_check_of_an_unreachable_server_is_no_drift(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """What cannot be seen is reported as that."""
+    """What cannot be read is reported as that, and is no drift."""
     api.faults.append(Fault(status=503))
     with pytest.raises(Unavailable):
         driver.check(note, soon())
@@ -349,7 +349,7 @@ def test_check_of_an_unreachable_server_is_no_drift(driver: PodNoteDriver, api: 
 def test_an_optional_note_only_warns(
     driver: PodNoteDriver, api: ApiServer, note: PodNote, fault: Fault, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A VM that does not need the note starts without it, and CHECK does not hold it against it."""
+    """A VM that does not need the note starts without it, and CHECK passes."""
     optional = dataclasses.replace(note, optional=True)
     api.faults.append(fault)
     driver.apply(optional, soon())
@@ -384,14 +384,14 @@ def test_eight_writers_who_may_only_update_lose_nothing(driver: PodNoteDriver, a
 
 
 def test_annotations_that_grow_too_long_are_refused_in_words(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """The API server takes 256 KiB of them."""
+    """The API server accepts 256 KiB of them; the error says so."""
     api.change("default", "app", {"metadata": {"annotations": {"user/long": "x" * 262_000}}})
     with pytest.raises(NoteRefused, match="too long"):
         driver.apply(note, soon())
 
 
 def test_a_note_is_never_there_before(driver: PodNoteDriver, note: PodNote) -> None:
-    """It is this attachment's alone."""
+    """A note belongs to this attachment alone."""
     assert driver.is_present(note) is False
 
 

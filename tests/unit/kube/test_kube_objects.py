@@ -1,4 +1,4 @@
-"""Single requests about objects: what they send, and what becomes of a server's refusals."""
+"""Single requests about objects: what they send, and how a server's refusals are reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def objects(api: ApiServer, tmp_path: Path) -> Objects:
 
 
 def test_an_object_from_its_making_to_its_end(objects: Objects) -> None:
-    """Made, read, changed, replaced, deleted; apiVersion, kind and name are said for the caller."""
+    """It is made, read, changed, replaced and deleted; apiVersion, kind and name are added."""
     made = objects.create(VLANS, "blue", VLAN)
     assert (made["kind"], made["metadata"]["name"], made["spec"]) == ("Vlan", "blue", VLAN["spec"])
     assert objects.get(VLANS, "blue") == made
@@ -44,7 +44,7 @@ def test_an_object_from_its_making_to_its_end(objects: Objects) -> None:
 
 
 def test_another_writer_was_first(objects: Objects) -> None:
-    """A name that is taken, an old version, another object's UID, a field that another manager owns: all are a Conflict."""
+    """A taken name, an old version, another object's UID, and a field of another manager are each a Conflict."""
     made = objects.create(VLANS, "blue", VLAN)
     objects.apply(VLANS, "blue", {"spec": {"id": 5}}, manager="a")
     calls: list[Callable[[], object]] = [
@@ -74,7 +74,7 @@ def test_apply_makes_the_object_and_takes_back_what_it_drops(api: ApiServer, obj
 
 @pytest.mark.parametrize("odd", ["\U0001f600", "\x7f\x85\x9f", "\u2028\u2029 \ufeff", "\"\\\n\t\x00'", "é漢"])
 def test_any_text_can_be_applied(objects: Objects, odd: str) -> None:
-    """A server reads it as YAML; what it has then is the text. Half a character, as of a name that is no UTF-8, is none."""
+    """A server that reads the text as YAML gets the same text. Half a surrogate pair is refused."""
     made = objects.apply(VLANS, "blue", {"metadata": {"annotations": {"a": odd}}, **VLAN}, manager="a")
     assert made["metadata"]["annotations"] == {"a": odd}
     made = objects.apply(VLANS, "blue", {"metadata": {"annotations": {"a": f"{odd}\udcff"}}, **VLAN}, manager="a")
@@ -127,7 +127,7 @@ def test_leases_are_of_a_namespace(objects: Objects) -> None:
     ],
 )
 def test_what_a_server_answers(api: ApiServer, objects: Objects, status: int, error: type[Exception], words: str) -> None:
-    """What passes is Unavailable, what does not is refused, with what the account needs."""
+    """A transient failure is Unavailable, others are refused, with the right that the account needs."""
     api.faults.append(Fault(status=status))
     with pytest.raises(error, match=words):
         objects.get(NODES, "worker-1")
@@ -159,13 +159,13 @@ def test_what_is_not_there_and_what_is_not_valid(api: ApiServer, objects: Object
     ],
 )
 def test_what_a_server_says(body: dict[str, Any], said: str) -> None:
-    """Its own words are repeated, in one line, and only so many of them."""
+    """The error has the server's own words, in one line of limited length."""
     assert ApiAnswer(403, body).said == said
 
 
 @pytest.mark.parametrize("name", ["", "../nodes", "A", "a/b", "a?b", "-", "x" * 254])
 def test_a_name_that_is_none(api: ApiServer, objects: Objects, name: str) -> None:
-    """It would lead to another path with our credentials: nothing is asked."""
+    """It would lead to another path with our credentials: no request is sent."""
     with pytest.raises(InvalidConfig):
         objects.get(VLANS, name)
     with pytest.raises(InvalidConfig):

@@ -1,4 +1,4 @@
-"""The API server for tests keeps the real one's rules for objects: what is pinned here is what the code under test relies on."""
+"""The API server for tests follows the real one's rules for objects on which the code under test relies."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_each_path_writes_its_own_part(api: ApiServer) -> None:
 
 
 def test_a_write_that_changes_nothing_gives_no_version(api: ApiServer) -> None:
-    """Neither an apply nor a patch nor a PUT; watches hear nothing of it."""
+    """An apply, patch or PUT without a change gives no version, and watches get nothing."""
     store = api.objects("gardens.example.io")
     made(api)
     assert apply(api, "a", garden(spec={"size": 1, "path": "/x"}))[0] == 200

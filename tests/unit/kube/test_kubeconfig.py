@@ -1,4 +1,4 @@
-"""A kubeconfig that a network names: which files are taken, and what they may have root do."""
+"""A kubeconfig that a network names: which files are accepted, and what they may make root do."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def api() -> Iterator[ApiServer]:
 
 @pytest.fixture(autouse=True)
 def long_after_the_boot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine on which these tests run may have been booted a minute ago."""
+    """Let the machine look booted long ago: the one that runs these tests may have been booted a minute ago."""
     monkeypatch.setattr("userspace_cni.kube.kubeconfig.BOOTING_S", 0.0)
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
-    """A host's root, seen from elsewhere: what an administrator has, and what containers write."""
+    """A host's root mounted elsewhere: with an administrator's files and those that containers write."""
     for directory in ("etc/cni/net.d", "etc/kubernetes", "root", "var/lib/kubelet/pods/0123-uid", "run", "var/lib/containerd"):
         (tmp_path / directory).mkdir(parents=True)
     (tmp_path / "var/run").symlink_to("../run")
@@ -60,7 +60,7 @@ def put(api: ApiServer, host: Path, path: str, **user: Any) -> str:
 
 @pytest.mark.parametrize("path", ["/etc/cni/net.d/multus.kubeconfig", "/etc/kubernetes/node.conf"])
 def test_below_the_administrators_directories(api: ApiServer, host: Path, path: str) -> None:
-    """There a kubeconfig is taken, and where a link leads there."""
+    """A kubeconfig is accepted there, and where a link from there leads."""
     put(api, host, path)
     (host / "root/link").symlink_to(path)
     read(api, host, path)
@@ -69,7 +69,9 @@ def test_below_the_administrators_directories(api: ApiServer, host: Path, path: 
 
 @pytest.mark.parametrize("path", ["/root/kubeconfig", "/etc/cni-other/kubeconfig", "/kubeconfig", "/etc/kubernetes.conf"])
 def test_elsewhere(api: ApiServer, host: Path, path: str) -> None:
-    """Anywhere else it is refused with the setting's name, also through a link below those directories, and if it is absent."""
+    """A file anywhere else is refused with the setting's name, also through a
+    link below those directories, and if it is missing.
+    """
     put(api, host, path)
     (host / "etc/cni/link").symlink_to(path)
     for named in (path, "/etc/cni/link", "/root/none", "/etc/cni/net.d/../../../root/kubeconfig"):
@@ -83,7 +85,7 @@ def test_elsewhere(api: ApiServer, host: Path, path: str) -> None:
 
 @pytest.mark.parametrize("path", [HOSTS, "/var/lib/vhost_sockets/uid/k", *(f"{directory}/c/k" for directory in CONTAINERS)])
 def test_what_containers_write(api: ApiServer, host: Path, path: str) -> None:
-    """What a pod's root writes is root's on the node: not taken by any of its names, whatever the settings say."""
+    """A file that a pod's root writes belongs to root on the node: it is refused under each of its names, with any settings."""
     put(api, host, path)
     (host / "etc/cni/link").symlink_to(path)
     widest = Settings(kubeconfig_dirs=("/etc", "/var", "/run", "/opt", "/proc"), kubeconfig_exec=True)
@@ -134,7 +136,7 @@ def test_no_program_is_run(api: ApiServer, host: Path, number: int) -> None:
 
 @pytest.mark.parametrize("key", ["tokenFile", "client-certificate", "client-key"])
 def test_files_that_it_names(api: ApiServer, host: Path, key: str) -> None:
-    """They are held to the same directories: root would read any file of the node, and send it to the server that is named."""
+    """The same directories apply to them: root would read any file of the node, and send it to the named server."""
     (host / "root/secret").write_text("precious")
     (host / "etc/cni/link").symlink_to("/root/secret")
     for name in ("/root/secret", "../../root/secret", "link", "/var/run/secret", HOSTS):
@@ -172,7 +174,7 @@ def test_files_of_the_administrators_own(api: ApiServer, host: Path) -> None:
 
 
 def test_what_is_taken_of_it(api: ApiServer, host: Path) -> None:
-    """Content in place of every file name, and no key that is not known here."""
+    """Contents replace all file names, and keys that are unknown here are dropped."""
     for name in ("ca", "cert", "key"):
         (host / "etc/cni" / name).write_text(name)
     user = {"client-certificate": "cert", "client-key": "/etc/cni/key", "as": "admin", "token": "t", "tokenFile": "/root/x"}
@@ -193,7 +195,7 @@ def test_what_is_taken_of_it(api: ApiServer, host: Path) -> None:
 
 
 def test_a_note_of_an_older_record(api: ApiServer, host: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Undoing says why it could not be taken out, succeeds, and has read nothing."""
+    """The undo says why the note could not be removed, succeeds, and has read nothing."""
     put(api, host, HOSTS)
     step = PodNote("default", "app", "u1", "c0ffee", "net1", "{}", "/x/", HOSTS)
     PodNoteDriver(Clients(BOUNDS, HostRoot(str(host)))).undo(step, Deadline.after(60))

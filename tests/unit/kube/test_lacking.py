@@ -1,4 +1,4 @@
-"""When a thing that a list lacks is gone: by a clock and versions of the test's own."""
+"""When a thing that a list lacks counts as gone, with a clock and versions of the test's own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Lists:
         self.lacking = MissingObjects(10.0, lambda: self.now)
 
     def come(self, at: float, version: str, *keys: str, asked_at: float | None = None) -> set[str]:
-        """A list with these things comes; what is gone by it."""
+        """A list with these things arrives; what is gone by it."""
         self.now = at
         gone = self.lacking.note_list(self.known, set(keys), version, at if asked_at is None else asked_at)
         self.known = self.known - gone | set(keys)
@@ -27,7 +27,7 @@ class Lists:
 
 @pytest.mark.parametrize("left", [(), ("b",)], ids=["all", "one of many"])
 def test_gone_is_what_two_lists_lack(left: tuple[str, ...]) -> None:
-    """The second was asked for ten seconds after the first had come, and is of a later version; an earlier one proves nothing."""
+    """The second was requested ten seconds after the first came, and has a later version; an earlier one proves nothing."""
     lists = Lists()
     assert lists.come(100, "7", *left) == set()
     assert lists.come(105, "8", *left) == set()
@@ -36,7 +36,7 @@ def test_gone_is_what_two_lists_lack(left: tuple[str, ...]) -> None:
 
 
 def test_the_same_version_is_the_same_answer() -> None:
-    """However often it comes; one that is older says that the server has gone back, and the count begins with it."""
+    """A repeated version proves nothing; an older one means that the server went back, and the count begins with it."""
     lists = Lists()
     for at in (100, 120, 140, 160):
         assert lists.come(at, "7", "b") == set()
@@ -46,7 +46,7 @@ def test_the_same_version_is_the_same_answer() -> None:
 
 
 def test_versions_that_are_no_numbers() -> None:
-    """Of these another one counts as later."""
+    """Another one counts as later."""
     lists = Lists()
     assert lists.come(100, "x", "b") == set()
     assert lists.come(110, "x", "b") == set()
@@ -54,7 +54,7 @@ def test_versions_that_are_no_numbers() -> None:
 
 
 def test_what_is_there_again_begins_anew() -> None:
-    """By a list that has it, or by an event."""
+    """A thing that is in a list or an event again is no longer missing."""
     lists = Lists()
     lists.come(100, "1", "b")
     lists.come(111, "2", "a", "b")
@@ -65,7 +65,7 @@ def test_what_is_there_again_begins_anew() -> None:
 
 
 def test_what_there_was_before() -> None:
-    """What no list of this process has named is known not to be there from the second list on."""
+    """A thing that no list of this process had is known to be absent from the second list on."""
     lists = Lists()
     assert not lists.lacking.confirmed
     lists.come(100, "1", "a", "b")
@@ -76,8 +76,10 @@ def test_what_there_was_before() -> None:
 
 
 def test_when_the_next_list_is_due() -> None:
-    """Ten seconds after the first that has something to be borne out, with growing pauses where that was no later version, never
-    when nothing is open; a list that could not be had is put off."""
+    """Ten seconds after the first one with something to confirm, with growing pauses when it was no later version.
+
+    It is never due when nothing is to be confirmed; a failed list is delayed.
+    """
     lists = Lists()
     assert lists.lacking.due == math.inf
     lists.come(100, "1", "a", "b")

@@ -1,4 +1,4 @@
-"""From the API server to what a node is to have: the objects of a cluster, watched for one node."""
+"""From the API server to the specs of a node: the objects of a cluster, watched for one node."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def add(api: ApiServer, kind: str, name: str, **spec: Any) -> None:
 
 
 def settled(objects: NodeObjects) -> Desired:
-    """What is desired once everything is known."""
+    """The specs once everything is known."""
     wait_until(lambda: read_desired(objects.read_known()).complete and not objects.problem)
     return read_desired(objects.read_known())
 
 
 def test_the_example_is_what_it_says(api: ApiServer, begin: Begin) -> None:
-    """An uplink with its VLAN on each node but one; a gateway where a node has its range; no field is refused."""
+    """There is an uplink with its VLAN on each node but one, and a gateway on a node with a range; no field is refused."""
     pods = next(each for each in yaml.safe_load_all(EXAMPLE.read_text()) if each["metadata"]["name"] == "pods")
     api.add({**pods, "status": {"nodeRanges": RANGES}})
     one, nine = settled(begin("worker-1")), settled(begin("worker-9"))
@@ -108,7 +108,7 @@ def test_changes_are_followed(api: ApiServer, begin: Begin) -> None:
 
 @pytest.mark.parametrize("status", [403, 404, 500])
 def test_an_outage_takes_no_uplink_away(api: ApiServer, begin: Begin, status: int) -> None:
-    """Whatever the server answers, or that it does not: what was desired is desired, and no less than before."""
+    """Whatever the server answers, or if it does not: the specs stay complete."""
     objects = begin("worker-1")
     before = settled(objects)
     api.faults.append(Fault(status=status))
@@ -127,7 +127,7 @@ def test_an_outage_takes_no_uplink_away(api: ApiServer, begin: Begin, status: in
 
 
 def test_an_agent_that_starts_in_an_outage_concludes_nothing(api: ApiServer, begin: Begin) -> None:
-    """Without the Vlans, or the node itself, nothing is desired and nothing is gone; without the Subnets uplinks are desired."""
+    """Without the Vlans or the node nothing is desired and nothing gone; without the Subnets, uplinks are desired."""
     api.faults.append(Fault("LIST", status=403, about="/vlans"))
     objects = begin("worker-1")
     wait_until(lambda: "vlans" in objects.problem and objects.read_known().subnets is not None)
@@ -139,7 +139,7 @@ def test_an_agent_that_starts_in_an_outage_concludes_nothing(api: ApiServer, beg
 
 
 def test_a_node_that_the_server_does_not_know(begin: Begin) -> None:
-    """A wrong name is no node without labels: nothing is desired or gone, and the setting is named."""
+    """A wrong name does not count as a node without labels: nothing is desired or gone, and the setting is named."""
     objects = begin("worker-7")
     wait_until(lambda: "node_name" in objects.problem)
     assert read_desired(objects.read_known()) == Desired("objects", complete=False)
@@ -156,7 +156,7 @@ def test_the_node_alone_is_followed_where_no_objects_are_read(api: ApiServer, tm
 
 
 def test_what_the_status_says_wakes_no_agent(api: ApiServer, tmp_path: Path) -> None:
-    """A thousand nodes' conditions come and go in the objects; what is kept of them is the same."""
+    """Conditions of a thousand nodes in the objects change nothing in what is kept of them."""
     told: list[None] = []
     objects = NodeObjects(KubeClient(api.kubeconfig(tmp_path)).session, "worker-1", lambda: told.append(None), times=QUICK)
     objects.start()

@@ -68,7 +68,9 @@ def known(watch: ObjectWatch) -> dict[str, Any]:
 
 
 def test_objects_are_known_by_name(api: ApiServer, begin: Begin) -> None:
-    """What `keep` gives of them, read in pages; changes, new ones and ends come as events, each of them told once."""
+    """What `keep` returns for them is known, read in pages; changes, new and
+    deleted objects come as events, each reported once.
+    """
     told: list[None] = []
     watch = begin(keep=number_of, on_change=lambda: told.append(None))
     wait_until(lambda: watch.complete)
@@ -108,7 +110,7 @@ def test_a_mapping_that_was_given_out_never_changes(api: ApiServer, begin: Begin
 
 @pytest.mark.parametrize("kind", ["MODIFIED", "DELETED"])
 def test_an_event_does_not_copy_all_objects(kind: str) -> None:
-    """Of many objects one changes: that takes no memory for the others, until a reader asks."""
+    """When one of many objects changes, no memory is used for the others until a reader asks."""
     store = _WatchedObjects(number_of, lambda: None)
     store.take_over([(f"v{number}", number) for number in range(20_000)], ())
     before = store.objects()
@@ -135,7 +137,7 @@ def test_a_list_that_fails_is_no_list(api: ApiServer, begin: Begin, status: int,
 
 
 def test_half_a_list_is_no_list(api: ApiServer, begin: Begin) -> None:
-    """The first page comes, and the next never does."""
+    """A first page without a second one is no list."""
     api.faults.append(Fault("LIST", status=500, about="continue="))
     watch = begin()
     wait_until(lambda: api.count("LIST") >= 6)
@@ -144,7 +146,7 @@ def test_half_a_list_is_no_list(api: ApiServer, begin: Begin) -> None:
 
 @pytest.mark.parametrize("about", ["continue=", "watch=1"])
 def test_a_server_that_always_forgets_is_told(api: ApiServer, begin: Begin, about: str) -> None:
-    """Each list, or each watch after it, is answered that its version is forgotten: that is no good state."""
+    """When each list, or each watch, is answered "version forgotten", that is a problem."""
     api.faults.append(Fault(status=410, about=about))
     watch = begin(keep=number_of)
     wait_until(lambda: "410" in watch.problem)
@@ -172,7 +174,7 @@ def test_a_server_that_fails_later_takes_nothing_away(api: ApiServer, begin: Beg
 
 
 def test_a_resource_that_is_not_installed(tmp_path: Path) -> None:
-    """It is no empty list: nothing is known, and what is missing is said; once it is there, its objects are known."""
+    """It is no empty list: nothing is known, and the problem names what is missing; once it exists, its objects are known."""
     with ApiServer() as api:
         watch = ObjectWatch(KubeClient(api.kubeconfig(tmp_path)).session, PROVIDER_NETWORKS, times=QUICK)
         watch.start()

@@ -39,7 +39,7 @@ def api() -> Iterator[ApiServer]:
 
 @pytest.fixture(params=["watch of the node", "watch of its own"])
 def node(request: pytest.FixtureRequest, api: ApiServer, tmp_path: Path) -> Iterator[LocalNode]:
-    """A node whose process watches its pods, and one whose process lives for one call."""
+    """A node whose process watches its pods, and one with a process per call."""
     settings = Settings(kubeconfig=api.kubeconfig(tmp_path), state_dir=str(tmp_path), node_name="n1")
     made = LocalNode(settings, {}, resident=request.param == "watch of the node")
     if made.service.resident:
@@ -53,7 +53,7 @@ def node(request: pytest.FixtureRequest, api: ApiServer, tmp_path: Path) -> Iter
 
 @pytest.fixture
 def asked(api: ApiServer, node: LocalNode) -> Iterator[Asked]:
-    """Asks for the addresses of the pod, in a thread, and returns when the server has been asked."""
+    """Ask for the addresses of the pod in a thread, and return when the server was asked."""
     with ThreadPoolExecutor() as threads:
 
         def ask(seconds: float = WAIT_S) -> Future[Pod]:
@@ -66,7 +66,7 @@ def asked(api: ApiServer, node: LocalNode) -> Iterator[Asked]:
 
 
 def sources(node: LocalNode) -> Sources:
-    """By what this node follows a pod, with its own account."""
+    """Where this node gets a pod's addresses from, with its own account."""
     return lambda: (node.pods.watch, node.installation.clients.of(""))
 
 
@@ -103,7 +103,7 @@ def test_addresses_that_are_there(asked: Asked, api: ApiServer) -> None:
 
 
 def test_addresses_that_come(asked: Asked, api: ApiServer, node: LocalNode) -> None:
-    """ADD goes on when all that it needs has come, not with half of it, and asks nothing in between."""
+    """ADD continues when all that it needs has come, not with half of it, and sends no request in between."""
     future = asked()
     reads = api.count("GET")
     annotate(api, mac_address="0a:00:00:00:00:07")
@@ -114,14 +114,14 @@ def test_addresses_that_come(asked: Asked, api: ApiServer, node: LocalNode) -> N
 
 
 def test_addresses_that_never_come(asked: Asked, api: ApiServer) -> None:
-    """When the time is over the answer is "try again later", and names the pod and what it lacks."""
+    """At the deadline the answer is "try again later", and names the pod and what it lacks."""
     annotate(api, ip_address="10.16.0.7")
     with pytest.raises(Unavailable, match=rf"pod default/p has no annotation {CIDR} yet"):
         asked(0.5).result(WAIT_S)
 
 
 def test_a_pod_that_goes_meanwhile(asked: Asked, api: ApiServer) -> None:
-    """A pod that is deleted, or begins to be, waits for nothing more."""
+    """The wait ends when the pod is deleted, or begins to be."""
     future = asked()
     api.store.mark_deleted("default", "p")
     with pytest.raises(ContainerGone, match="pod default/p was deleted"):
@@ -129,7 +129,7 @@ def test_a_pod_that_goes_meanwhile(asked: Asked, api: ApiServer) -> None:
 
 
 def test_a_pod_that_is_gone(asked: Asked, api: ApiServer) -> None:
-    """So does one that vanishes at once, and one that is made anew under its name."""
+    """It also ends when the pod vanishes at once, or is made anew under its name."""
     future = asked()
     api.remove_pod("default", "p")
     with pytest.raises(ContainerGone):
@@ -137,7 +137,7 @@ def test_a_pod_that_is_gone(asked: Asked, api: ApiServer) -> None:
 
 
 def test_annotations_that_cannot_be_meant(asked: Asked, api: ApiServer) -> None:
-    """A text that is no annotation of OVN's ends the wait at once, with its name."""
+    """An invalid annotation of OVN's ends the wait at once, with its name."""
     future = asked()
     api.change("default", "p", {"metadata": {"annotations": {"ovn": "{"}}})
     with pytest.raises(InvalidConfig, match="annotation 'ovn' is not JSON"):
@@ -153,14 +153,14 @@ def test_a_watch_that_ends(asked: Asked, api: ApiServer) -> None:
 
 
 def test_what_can_never_be_meant(asked: Asked, api: ApiServer) -> None:
-    """Nothing is waited for where what is there is refused whatever else comes."""
+    """ADD does not wait when the annotations present are refused whatever else comes."""
     annotate(api, vlan_id="x")
     with pytest.raises(InvalidConfig, match="vlan_id' is 'x'"):
         asked().result(WAIT_S)
 
 
 def test_a_pod_that_grows_meanwhile(asked: Asked, api: ApiServer, node: LocalNode) -> None:
-    """A pod of which the watch keeps nothing any more is not gone: it is followed, and waits on."""
+    """A pod of which the watch no longer keeps anything is not gone: it is watched alone, and the ADD waits on."""
     future = asked()
     annotate(api, routes="y" * KEPT_LIMIT)
     wait_until(lambda: following() or not node.service.resident)
@@ -170,7 +170,7 @@ def test_a_pod_that_grows_meanwhile(asked: Asked, api: ApiServer, node: LocalNod
 
 
 def test_a_wait_that_is_given_up(api: ApiServer, node: LocalNode) -> None:
-    """What follows a pod ends when the call has gone on, long before its time is over."""
+    """The watch of a single pod ends when its call has ended, long before its deadline."""
     annotate(api, routes="y" * KEPT_LIMIT)
     pod = node.installation.clients.of("").get_pod("default", "p", Deadline.after(60))
     awaited = find_awaited_addresses(sources(node), pod, ETH0, Deadline.after(300))

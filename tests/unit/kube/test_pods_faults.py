@@ -1,4 +1,4 @@
-"""A watch of pods under all that an API server and the way to it can do: it comes back, does not hammer, and loses nothing."""
+"""A watch of pods under all faults of an API server and its connection: it recovers, does not hammer, and loses nothing."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from userspace_cni.kube.watch import PodWatch
 
 QUICK = WatchTimes(watch_s=1, slack_s=1, back_off=BackOff(0.005, 0.02), good_s=0.2, fresh_s=30, page=2, confirm_s=0)
 BEGUN = 4
-"""The requests of the two lists with which a watch begins, each in two pages."""
-"""So that a test need not wait for the pauses of a real node."""
+"""The requests of the two lists at the beginning of a watch, each in two pages."""
+"""A factor, so that a test does not wait for a real node's pauses."""
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def pod(name: str, node: str = "n1") -> dict[str, Any]:
 
 
 def up_to_date(api: ApiServer, watch: PodWatch) -> bool:
-    """Whether the watch knows what the server has, pod by pod and version by version."""
+    """Whether the watch knows exactly the server's pods and versions."""
     listed = [api.pod(*key) for key in api.store.names()]
     wanted = {pod["metadata"]["uid"]: pod["metadata"]["resourceVersion"] for pod in listed if pod["spec"]["nodeName"] == "n1"}
     keys = [(pod["metadata"]["namespace"], pod["metadata"]["name"]) for pod in listed]
@@ -92,7 +92,7 @@ FAULTS = [
 @pytest.mark.parametrize("verb", ["LIST", "WATCH"])
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_fault_that_passes_is_outlived(api: ApiServer, begin: Callable[..., PodWatch], verb: str, fault: Fault) -> None:
-    """Three times in a row, when listing or when watching: then everything is known, and later changes too."""
+    """After three faults in a row, at a list or a watch, everything is known, and later changes, too."""
     api.bookmark_s = 0.1  # there is something to be cut
     api.faults.append(Fault(verb, fault.status, fault.close, times=3, cut=fault.cut, garbage=fault.garbage))
     watch = begin()
@@ -105,7 +105,7 @@ def test_a_fault_that_passes_is_outlived(api: ApiServer, begin: Callable[..., Po
 def test_a_server_that_drips_is_left(
     api: ApiServer, begin: Callable[..., PodWatch], verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An answer byte by byte keeps a connection busy and says nothing: it is given up and asked for again."""
+    """An answer byte by byte is abandoned and requested again."""
     monkeypatch.setattr(list_watch, "REQUEST_LIMIT_S", 0.3)
     api.bookmark_s = 0.1
     api.faults.append(Fault(verb, drip=0.1, times=1))
@@ -117,7 +117,7 @@ def test_a_server_that_drips_is_left(
 def test_a_server_that_hangs_is_left(
     api: ApiServer, begin: Callable[..., PodWatch], verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No answer at all is waited for as long as for any request."""
+    """The watch waits for an answer as long as any request does."""
     monkeypatch.setattr(list_watch, "REQUEST_LIMIT_S", 0.3)
     api.faults.append(Fault(verb, hang=FOR_EVER_S, times=1))
     watch = begin()
@@ -125,7 +125,7 @@ def test_a_server_that_hangs_is_left(
 
 
 def test_a_server_that_falls_silent_is_noticed(api: ApiServer, begin: Callable[..., PodWatch]) -> None:
-    """It keeps the connection and does not even end the watch at its time: another one is opened."""
+    """When a server keeps the connection but does not even end the watch at its time, another watch is opened."""
     watch = begin(dataclasses.replace(QUICK, slack_s=0.1))
     wait_until(lambda: is_watching(api, watch))
     api.silent = True
@@ -161,7 +161,7 @@ def test_a_lost_connection_is_resumed_without_a_list(api: ApiServer, begin: Call
 
 
 def test_the_version_goes_on_without_changes_of_ours(api: ApiServer, begin: Callable[..., PodWatch]) -> None:
-    """A quiet node among busy ones: bookmarks carry its version on, so that it is not forgotten and nothing is listed again."""
+    """On a quiet node among busy ones, bookmarks update its version, so that it is not forgotten and nothing is listed again."""
     api.watch_s = 0.3
     watch = begin()
     wait_until(lambda: is_watching(api, watch))
@@ -243,7 +243,7 @@ def test_a_list_that_is_forgotten_between_its_pages_begins_anew(api: ApiServer, 
     ids=lambda line: line[:40].decode(),
 )
 def test_a_line_that_is_no_event_means_a_new_list(api: ApiServer, begin: Callable[..., PodWatch], line: bytes) -> None:
-    """A server that sends that may have left something out."""
+    """A server that sends an invalid line may have omitted something."""
     watch = begin()
     wait_until(lambda: is_watching(api, watch))
     api.say(line)
@@ -304,7 +304,7 @@ def test_a_rotated_token_is_read_again(api: ApiServer, begin: Callable[..., PodW
     ids=str,
 )
 def test_a_server_that_fails_for_ever_is_not_hammered(api: ApiServer, begin: Callable[..., PodWatch], fault: Fault) -> None:
-    """Pauses double and are kept: eight attempts take at least the shortest pauses there are, also when each watch ends well."""
+    """Pauses double: eight attempts take at least the shortest pauses, also when each watch ends normally."""
     api.faults.append(fault)
     started = time.monotonic()
     begin(WatchTimes(back_off=BackOff(0.02, 0.16), good_s=60))
@@ -325,7 +325,7 @@ def test_a_version_that_is_always_forgotten_does_not_hammer(api: ApiServer, begi
 def test_a_missing_permission_is_said_once(
     api: ApiServer, begin: Callable[..., PodWatch], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the verbs that the account lacks; nothing is known, and nothing is said to be gone."""
+    """The log has the missing verbs once; nothing is known, and nothing counts as gone."""
     api.faults.append(Fault(status=403))
     watch = begin()
     wait_until(lambda: api.count("LIST") >= 4)

@@ -1,4 +1,4 @@
-"""Notes written from what a watch knows: a request less when it is right, and nothing lost when it is old."""
+"""Notes written from what a watch knows: one request less if it is current, and nothing lost if it is old."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def noted(api: ApiServer) -> list[str]:
 
 
 def asked(api: ApiServer) -> list[str]:
-    """What was asked beside lists and watches, in order."""
+    """The requests beside lists and watches, in order."""
     return [request.verb for request in api.requests if request.verb not in ("LIST", "WATCH")]
 
 
@@ -150,7 +150,7 @@ def test_a_put_is_never_made_from_old_knowledge(driver: PodNoteDriver, api: ApiS
 
 
 def test_knowledge_is_no_reason_to_write_nothing(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """The entry stands in what is known and is gone in the pod, or the other way round: it is looked up."""
+    """When the watch and the pod disagree about the entry, the pod is read."""
     driver.apply(note, soon())
     api.silent = True
     everything = dict.fromkeys((document.CONFIGURATION_DATA, document.MAPPED_DIR, document.DPDK_ARGS))
@@ -165,7 +165,7 @@ def test_knowledge_is_no_reason_to_write_nothing(driver: PodNoteDriver, api: Api
 
 
 def test_knowledge_is_no_reason_to_refuse(driver: PodNoteDriver, watch: PodWatch, api: ApiServer, note: PodNote) -> None:
-    """Another directory, or a text of another writer, that is no longer in the pod."""
+    """So it is when the watch has another directory, or another writer's text, that the pod no longer has."""
     for wrong in ({document.MAPPED_DIR: "/y/"}, {document.CONFIGURATION_DATA: "mine"}):
         api.silent = False
         api.change("default", "app", {"metadata": {"annotations": wrong}})
@@ -205,7 +205,7 @@ def test_another_pod_of_the_name_is_not_written(driver: PodNoteDriver, watch: Po
 
 
 def test_a_pod_whose_uid_was_not_told_is_read(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """By its name alone it might be an earlier one."""
+    """Under its name alone it might be an earlier pod."""
     driver.apply(dataclasses.replace(note, uid=""), soon())
     assert asked(api) == ["GET", "PATCH"]
 
@@ -237,7 +237,7 @@ def test_a_static_pod_gets_its_note_in_the_mirror(
 
 @pytest.mark.parametrize("fault", [Fault("PATCH", status=503, times=1), Fault("PATCH", close=True, times=1)], ids=str)
 def test_a_write_that_fails_for_once_is_made_anew(driver: PodNoteDriver, api: ApiServer, note: PodNote, fault: Fault) -> None:
-    """A restarting server, or a connection that had died in the meantime, does not cost the pod its sandbox."""
+    """A restarting server, or a connection that died meanwhile, does not fail the pod's sandbox."""
     api.faults.append(fault)
     driver.apply(note, soon())
     assert noted(api) == ["net1"]
@@ -245,7 +245,7 @@ def test_a_write_that_fails_for_once_is_made_anew(driver: PodNoteDriver, api: Ap
 
 
 def test_a_write_whose_answer_was_lost_is_not_made_twice(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """It is seen in the pod that is read then."""
+    """It is found in the pod, which is read then."""
     api.faults.append(Fault("PATCH", cut=10, times=1))
     driver.apply(note, soon())
     assert noted(api) == ["net1"]
@@ -276,7 +276,7 @@ def test_del_tries_for_a_second_at_most(
 
 @pytest.mark.usefixtures("patient")
 def test_add_ends_at_its_deadline(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """Also when it hangs in the first write, and says that no answer came."""
+    """When the first write hangs, ADD ends at its deadline, and says that no answer came."""
     api.faults.append(Fault("PATCH", hang=FOR_EVER_S))
     with pytest.raises(Unavailable, match="no answer in time"):
         driver.apply(note, soon(0.5))

@@ -1,4 +1,4 @@
-"""What the agent knows of its node's pods while the API server behaves, and what it never claims to know."""
+"""What the agent knows of its node's pods while the API server works, and what it never concludes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def watch_of(api: ApiServer, directory: Path, times: WatchTimes) -> PodWatch:
 
 
 def synced(watch: PodWatch) -> PodWatch:
-    """The watch, begun, with what two lists have told."""
+    """The watch after two lists."""
     watch.start()
     assert watch.wait_synced(Deadline.after(60))
     wait_until(lambda: watch.confirmed and not watch.problem)
@@ -109,7 +109,7 @@ def test_changes_are_followed_without_asking_again(api: ApiServer, watch: PodWat
 
 
 def test_what_is_known_is_what_the_server_would_say(api: ApiServer, watch: PodWatch, tmp_path: Path) -> None:
-    """Volumes, mounts and our annotations are there; the rest of a pod is not kept."""
+    """Volumes, mounts and our annotations are kept, and nothing else of a pod."""
     own = {document.CONFIGURATION_DATA: "[]", document.MAPPED_DIR: "/a/", document.DPDK_ARGS: "x"}
     uid = api.add_pod(pod("p1", annotations={**own, "other": "y" * 1000}))["metadata"]["uid"]
     wait_until(lambda: watch.view("default", "p1", uid))
@@ -141,7 +141,7 @@ def test_a_pod_made_anew_replaces_the_one_of_its_name(api: ApiServer, watch: Pod
 
 
 def test_a_static_pod_is_known_by_both_of_its_uids(api: ApiServer, watch: PodWatch) -> None:
-    """The runtime tells the static pod's UID, the API has the mirror's: the first one finds it, and neither is taken for gone."""
+    """The runtime sends the static pod's UID, the API has the mirror's: the first finds it, and neither counts as gone."""
     mirror = api.add_pod(pod("static-n1", annotations={MIRROR: "cafe01"}))["metadata"]["uid"]
     view = wait_until(lambda: watch.view("default", "static-n1", "cafe01"))
     assert view.uid == "cafe01"
@@ -150,7 +150,7 @@ def test_a_static_pod_is_known_by_both_of_its_uids(api: ApiServer, watch: PodWat
 
 
 def test_before_the_first_list_nothing_is_known(api: ApiServer, tmp_path: Path) -> None:
-    """Neither a pod nor its absence; and stopping what never began is fine."""
+    """Neither a pod nor its absence is known; stopping a watch that never began succeeds."""
     watch = watch_of(api, tmp_path, PACE)
     assert (watch.synced, watch.fresh, watch.uids(), watch.get("default", "p1")) == (False, False, None, None)
     assert not watch.wait_synced(Deadline.after(0))
@@ -159,7 +159,7 @@ def test_before_the_first_list_nothing_is_known(api: ApiServer, tmp_path: Path) 
 
 
 def test_an_empty_list_proves_nothing(api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A wrong node name looks like a node without pods: no pod is then said to be gone, and the name is said."""
+    """A wrong node name looks like a node without pods: no pod counts as gone, and the log has the name."""
     watch = synced(PodWatch(KubeClient(api.kubeconfig(tmp_path)).session, "n3.example", PACE))
     assert (watch.synced, watch.fresh, watch.uids()) == (True, True, None)
     assert "n3.example" in capsys.readouterr().err
@@ -167,7 +167,7 @@ def test_an_empty_list_proves_nothing(api: ApiServer, tmp_path: Path, capsys: py
 
 
 def test_knowledge_grows_stale_without_a_word_from_the_server(api: ApiServer, tmp_path: Path) -> None:
-    """Then it proves no pod gone; what is known may still be used to save a question. A bookmark makes it fresh."""
+    """Old knowledge proves no pod gone, but may still save a request. A bookmark renews it."""
     watch = synced(watch_of(api, tmp_path, dataclasses.replace(PACE, fresh_s=0.05)))
     wait_until(lambda: not watch.fresh)
     assert (watch.uids(), watch.synced) == (None, True)
@@ -231,7 +231,7 @@ def test_a_list_replaces_nothing_newer(api: ApiServer, watch: PodWatch) -> None:
 
 
 def test_an_answer_brings_no_pod_back(api: ApiServer, watch: PodWatch) -> None:
-    """One that comes in after the watch told of the pod's end would make it live for ever."""
+    """An answer that arrives after the event of the pod's end is dropped: it would keep the pod for ever."""
     answer = api.pod("default", "p1")
     api.remove_pod("default", "p1")
     wait_until(lambda: not version(watch, "p1"))
@@ -246,7 +246,7 @@ def test_an_answer_brings_no_pod_back(api: ApiServer, watch: PodWatch) -> None:
     ids=["long", "spec", "annotations"],
 )
 def test_a_pod_that_can_not_be_kept_is_still_there(api: ApiServer, watch: PodWatch, odd: dict[str, Any]) -> None:
-    """Too much text under our keys, or a shape we do not know: the pod counts, and is read when it is needed."""
+    """A pod with too much text under our keys, or of unknown shape, exists, and is read when it is needed."""
     made = pod("odd", annotations=odd.get("annotations", {}))
     uid = api.add_pod({**made, "spec": {**SPEC, **odd.get("spec", {})}})["metadata"]["uid"]
     wait_until(lambda: uid in (watch.uids() or ()))

@@ -48,7 +48,7 @@ def mutated(
     found: Mapping[str, VmSocketSource] | None = None,
     policy: Policy | None = None,
 ) -> str:
-    """What the mutator makes of it, and that it makes nothing more of its own work."""
+    """The mutator's output, which a second run must not change."""
     machine = machine or vm()
     found = sources(machine) if found is None else found
     policy = policy or Policy()

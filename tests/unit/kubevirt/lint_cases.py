@@ -1,4 +1,4 @@
-"""One mistake each in manifests that are right otherwise: the name and severity of what is found, and who makes the mistake."""
+"""Manifests with one mistake each: the name and severity of the finding, and a function that makes the mistake."""
 
 from __future__ import annotations
 

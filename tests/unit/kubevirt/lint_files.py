@@ -1,4 +1,4 @@
-"""A cluster's manifests in which everything is right, to be spoilt by tests of the lint."""
+"""A cluster's manifests without any fault, into which tests of the lint put faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WANTED = ManifestOptions(mtu=9000, queues=2, vlan=5, dedicated=True, hugepages="
 
 
 class Files:
-    """The manifests of a cluster in which everything is right, to be spoilt. Each object is its own."""
+    """The manifests of a cluster without any fault, to be changed. Each object is its own."""
 
     def __init__(self, wanted: ManifestOptions = WANTED) -> None:
         [self.kubevirt] = [each.object for each in kubevirt_manifests(wanted)]
@@ -48,7 +48,7 @@ class Files:
         return self.domain["devices"]["interfaces"][1]  # type: ignore[no-any-return]
 
     def spec(self, **keys: Any) -> None:
-        """Let the annotation of the interface say this."""
+        """Set the annotation of the interface to this."""
         self.template["metadata"]["annotations"] = {OURS: json.dumps({"dpdk": keys})}
 
     def config(self, **keys: Any) -> None:
@@ -105,7 +105,7 @@ def sidecar(**keys: Any) -> dict[str, Any]:
 
 
 def pod(**spec: Any) -> dict[str, Any]:
-    """A launcher pod with our sidecar in which everything is right."""
+    """A launcher pod without any fault, with our sidecar."""
     compute = {"name": "compute", "resources": {"limits": {"hugepages-2Mi": "1Gi"}}}
     volumes = [{"name": "public", "emptyDir": {}}]
     metadata = {"name": "virt-launcher-vm-abcde", "labels": {"kubevirt.io": "virt-launcher"}, "annotations": {}}

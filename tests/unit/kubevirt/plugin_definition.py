@@ -1,4 +1,4 @@
-"""The definition of KubeVirt's Plugin in either version, and what an API server that has one of them makes of an object."""
+"""The definition of KubeVirt's Plugin in either version, and an object as an API server with that definition stores it."""
 
 from __future__ import annotations
 

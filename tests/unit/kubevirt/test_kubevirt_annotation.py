@@ -1,4 +1,4 @@
-"""The VMI annotation: what it can say, and what is refused in it."""
+"""The VMI annotation: allowed values, and refused ones."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_every_key_is_optional() -> None:
     ],
 )
 def test_what_can_not_be_meant_is_refused(entry: Any, part: str) -> None:
-    """A key that is misspelt, and a value of another type or out of range, is named with the network it is of."""
+    """A misspelt key, and a value of another type or out of range, is refused with the name of its network."""
     with pytest.raises(BadInput) as caught:
         read({"net1": entry})
     assert part in caught.value.message
@@ -78,7 +78,7 @@ def test_what_can_not_be_meant_is_refused(entry: Any, part: str) -> None:
 
 
 def test_a_network_that_the_vm_does_not_have_is_refused() -> None:
-    """A misspelt network would lose its specs without a word; the message lists the real ones."""
+    """A misspelt network would silently lose its specs; the message lists the real ones."""
     with pytest.raises(BadInput, match=r"'nte1', which the VM does not have \(it has: net1, net2\)"):
         read({"nte1": {"mtu": 9000}})
 
@@ -110,7 +110,7 @@ def test_a_ring_that_qemu_refuses_has_its_own_name(key: str, size: int) -> None:
     ],
 )
 def test_text_that_is_no_plain_json_object_is_refused(text: str, part: str) -> None:
-    """What another parser might take differently is refused, with the reason and without quoting all of it."""
+    """An ambiguous text is refused, with the reason and without quoting all of it."""
     with pytest.raises(BadInput) as caught:
         read_annotation(text, NETWORKS)
     assert part in caught.value.message
@@ -119,7 +119,7 @@ def test_text_that_is_no_plain_json_object_is_refused(text: str, part: str) -> N
 
 @given(st.text(max_size=60) | JSON.map(json.dumps))
 def test_any_text_gives_specs_or_a_named_error(text: str) -> None:
-    """Whatever a VM's owner writes, nothing but a KubevirtError leaves."""
+    """Any text raises nothing but a KubevirtError."""
     try:
         found = read_annotation(text, NETWORKS)
     except KubevirtError:

@@ -1,4 +1,4 @@
-"""XML by byte spans, and edits of it."""
+"""XML as byte spans, and edits of it."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_spans_are_the_bytes_of_elements() -> None:
 
 
 def test_names_attributes_and_namespaces_are_resolved() -> None:
-    """What is looked for are decoded values and namespaces, not prefixes; what is written has them."""
+    """Searches use decoded values and namespaces, not prefixes; the written text keeps them."""
     document, root = read(ODD)
     assert root.attributes == {"a": "1>2", "b": '"A"'}
     assert root.prefixes == {"q": "urn:q"}
@@ -127,7 +127,7 @@ def test_a_second_element_where_one_is_known_is_refused() -> None:
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_hostile_documents_are_refused(hostile: str) -> None:
-    """Neither resolved nor crashed on, and the message does not repeat them."""
+    """They are neither resolved nor crash the parser, and the message does not quote them."""
     with pytest.raises(BadInput) as refused:
         read_document(HOSTILE[hostile])
     assert len(str(refused.value)) < 400
@@ -251,7 +251,7 @@ def test_an_element_is_removed_with_its_line() -> None:
 
 
 def test_two_edits_of_one_place_are_a_mistake() -> None:
-    """Rather an error than a document that neither of them meant."""
+    """They are an error, because the result would be neither of them."""
     document, root = read("<r><x/></r>")
     edits = Edits(document)
     edits.append(root.children[0], [Fragment("n")], root)

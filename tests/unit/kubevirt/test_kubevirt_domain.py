@@ -52,7 +52,7 @@ LIVE = """\
       <rom enabled='no'/>
       <address type='pci' domain='0x0000' bus='0x01' slot='0x00' function='0x0'/>
     </interface>"""
-"""As libvirt gives back what was defined with queues='1': the address is its own, the target too."""
+"""A definition as libvirt returns it after queues='1': it added the address and the target."""
 SHARED = "<memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>"
 
 
@@ -123,7 +123,7 @@ def test_what_the_vm_says_of_its_interface_is_written(
     ],
 )
 def test_queues_and_rings_that_are_asked_for(found: dict[str, Any], driver: dict[str, str]) -> None:
-    """Of the source's own; one queue is never written, as libvirt drops it."""
+    """They are the source's; one queue is never written, because libvirt drops it."""
     assert ours(mutated(PLAIN, found={"net1": source(**found)}))["driver"] == {"name": "vhost", **driver}
 
 
@@ -150,13 +150,13 @@ def test_multiqueue_gives_a_queue_for_each_vcpu(vcpu: str, queues: str | None) -
 
 
 def test_queues_that_are_asked_for_beat_multiqueue() -> None:
-    """The annotation is the more special of the two; plugged vCPUs may use what is there for them."""
+    """The annotation takes precedence; plugged vCPUs may use its queues."""
     domain = PLAIN.replace('">4<', '" current="1">4<')
     assert ours(mutated(domain, vm(multiqueue=True), {"net1": source(queues=3)}))["driver"]["queues"] == "3"
 
 
 def test_a_client_has_nothing_of_a_server() -> None:
-    """With the switch as server QEMU connects, and nothing else differs."""
+    """When the switch is the server QEMU connects, and nothing else differs."""
     assert ours(mutated(PLAIN, found={"net1": source(mode="client")}))["source"]["mode"] == "client"
 
 
@@ -229,7 +229,7 @@ def test_other_interfaces_and_vhost_user_devices_are_left_alone() -> None:
 
 
 def test_without_sources_a_definition_comes_back_unread() -> None:
-    """A VM without bound interfaces is none of our business, whatever its definition says."""
+    """A VM without interfaces of ours is returned unchanged, whatever its definition has."""
     for domain in (PLAIN, "<domain", "<!DOCTYPE x><x/>"):
         assert mutate(domain, vm(), {}) == domain
 
@@ -268,7 +268,7 @@ def test_only_what_differs_is_corrected(old: str, new: str) -> None:
 
 
 def test_what_is_missing_is_added_and_what_is_unknown_kept() -> None:
-    """Another sidecar's tuning, comments and elements of times to come are none of our business."""
+    """Another sidecar's tuning, comments and unknown future elements stay."""
     odd = LIVE.replace("<target dev=''/>", "<!-- c --><coalesce><rx/></coalesce>").replace(
         "rx_queue_size='1024'", "txmode='timer'"
     )
@@ -399,13 +399,13 @@ def test_memory_backing_has_a_place_in_any_definition() -> None:
     ],
 )
 def test_memory_that_is_private_on_purpose_is_refused(domain: str, named: str) -> None:
-    """An explicit value is not overruled, but named."""
+    """An explicit value is not overridden, but named."""
     error = refused(domain)
     assert (error.name, named in error.message) == ("private-memory", True)
 
 
 def test_a_shared_numa_cell_is_kept() -> None:
-    """It says what we want."""
+    """It has the value that we need."""
     cell = "<cpu><numa><cell id='0' memAccess='shared'/></numa></cpu>"
     assert cell in mutated(with_memory(cell))
 
@@ -436,7 +436,7 @@ def test_an_mtu_element_is_written_by_policy(policy: Policy, size: str | None) -
 
 @pytest.mark.parametrize("mtu", ["element", "override"])
 def test_an_unknown_mtu_is_not_written(mtu: Any) -> None:
-    """No guess."""
+    """Without a known MTU no element is written."""
     assert mutated(PLAIN, policy=Policy(mtu)) == mutated(PLAIN)
 
 
@@ -583,13 +583,13 @@ def test_a_name_that_libvirt_takes_in_no_alias_is_bad_input() -> None:
 
 
 def test_a_source_for_no_interface_is_bad_input() -> None:
-    """It would be forgotten in silence."""
+    """It would be silently dropped."""
     with pytest.raises(BadInput, match="net9"):
         mutate(PLAIN, vm(), {"net9": source("net9")})
 
 
 def test_two_networks_of_one_socket_are_refused() -> None:
-    """QEMU would listen twice at one path, and the first network would be dead."""
+    """QEMU would listen twice at one path, and the first network would not work."""
     machine = vm(VmInterface("net1", "vhostuser"), VmInterface("net2", "vhostuser"))
     with pytest.raises(DefinitionRefused, match="net1 too") as error:
         mutate(PLAIN, machine, {"net1": source(path="/run/s"), "net2": source("net2", path="/run/s")})

@@ -1,7 +1,7 @@
-"""Any definition: what is not ours is not touched, and a second run changes nothing.
+"""For any definition: what is not ours is unchanged, and a second run changes nothing.
 
-Generated definitions have quotes, blanks, comments, CDATA, prefixes and namespaces in unusual combinations, but nothing that
-the mutator itself writes; so its insertions can be taken out by their text, and what is left must be the bytes that came.
+Generated definitions have quotes, blanks, comments, CDATA, prefixes and namespaces in unusual combinations, but nothing that the
+mutator itself writes. So its insertions can be removed by their text, and the rest must be the original bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ INSERTED = (
     re.compile(r" xmlns:qemu='[^']*'"),
 )
 EMPTIED = re.compile(r"<(devices|memoryBacking)([^<>]*)>\s*</\1>")
-"""What held nothing before: it closed itself, or had its end tag at once."""
+"""An element that was empty before: it closed itself, or had its end tag at once."""
 
 BLANKS = st.sampled_from(["", " ", "\n", "\n  ", "\r\n\t", "\n\n    ", "\t "])
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cn", "Cs", "Co"]), max_size=6)

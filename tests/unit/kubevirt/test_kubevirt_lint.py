@@ -1,4 +1,4 @@
-"""Manifests that would fail, and those that do not: every trap by its name, at its place, with a remedy."""
+"""Manifests that would fail, and those that would not: every trap by its name, at its place, with a remedy."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_list_is_what_is_in_it() -> None:
 
 
 def test_what_was_not_given_is_a_note() -> None:
-    """A VM alone is judged by itself, and what could not be judged is said."""
+    """A VM alone is judged by itself, and a note says what could not be judged."""
     [only] = found(Files().vm)
     assert (only.name, only.severity) == ("not-given", "note")
     assert "KubeVirt" in only.message
@@ -290,7 +290,7 @@ def test_interfaces_that_are_up_or_down() -> None:
 
 
 def test_fields_without_a_known_spelling_are_left() -> None:
-    """Fields that are not known here are no misspelt ones, whatever their case."""
+    """An unknown field does not count as misspelt, whatever its case is."""
     files = Files()
     files.nic["Colour"] = "red"
     files.nic["dhcpOptions"] = files.domain["memory"]["maxGuest"] = None
@@ -342,7 +342,7 @@ _REPORTED = re.compile(r"""["']([a-z]+(?:-[a-z]+)+|iommu|selinux|reconnect)["']"
 
 
 def test_no_name_is_dead_and_none_is_missing() -> None:
-    """Every name of the catalogue is used somewhere in the code, and the cases above use no other."""
+    """Every name of the catalogue is used in the code, and the cases above use no other."""
     rooms = (ROOT / "kubevirt", *(ROOT / "userspace_cni" / room for room in ("consumers/kubevirt", "cli/kubevirt", "diagnosis")))
     sources = [path for room in rooms for path in room.rglob("*.py")]
     used = {name for path in sources if path.name != "findings.py" for name in _REPORTED.findall(path.read_text())}

@@ -1,4 +1,4 @@
-"""Objects that are judged together: what one makes of another, and what is no mistake although it looks like one."""
+"""Objects that are judged together: how one changes the verdict on another, and what only looks like a mistake."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_list_of_objects_is_what_is_in_it() -> None:
 
 
 def test_kinds_of_the_groups_that_are_of_no_concern() -> None:
-    """Other kinds that KubeVirt and Multus have, lists, and kinds of other groups are no slips of the pen."""
+    """Other kinds of KubeVirt and Multus, lists, and kinds of other groups do not count as misspelt."""
     kinds = [
         ("kubevirt.io/v1", "VirtualMachineInstanceMigration"),
         ("k8s.cni.cncf.io/v1beta1", "MultiNetworkPolicy"),
@@ -51,7 +51,7 @@ def test_a_misspelt_kind_is_reported_with_the_likely_one() -> None:
 
 
 def test_one_vm_given_twice_is_in_no_conflict_with_itself() -> None:
-    """The same object again is one warning, whether it says the same or not; a VM and its instance are one machine."""
+    """The same object twice is one warning, with equal content or not; a VM and its instance are one machine."""
     files = Files()
     files.nic["macAddress"] = MAC
     assert [each.name for each in found(files.kubevirt, files.network, files.vm, copy.deepcopy(files.vm))] == ["given-twice"]

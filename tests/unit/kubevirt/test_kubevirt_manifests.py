@@ -181,13 +181,13 @@ def rendered() -> str:
 
 
 def test_without_a_word_the_three_usual_ones_are_printed() -> None:
-    """Registration, network and VM, in the order in which they are applied."""
+    """Without arguments registration, network and VM are printed, in the order in which they are applied."""
     assert [each["kind"] for each in printed()] == ["KubeVirt", "NetworkAttachmentDefinition", "VirtualMachine"]
     assert [each["kind"] for each in printed("vm", "nad")] == ["NetworkAttachmentDefinition", "VirtualMachine"]
 
 
 def test_the_registration_takes_nothing_from_anybody() -> None:
-    """A merge patch at our own key of a map: no list that it would replace, no second CNI, no interface of KubeVirt's own."""
+    """It is a merge patch at our own key of a map: it replaces no list, no CNI, and no interface of KubeVirt's own."""
     (cr,) = printed("kubevirt", "--image", "registry.example/sidecar@sha256:0123")
     assert cr["spec"] == {
         "configuration": {
@@ -300,7 +300,7 @@ class TestPlugin:
             assert policy.is_about(asked) == wanted
 
     def test_its_expressions_are_closed(self) -> None:
-        """Brackets and quotes of the CEL texts pair off, whatever the names are."""
+        """Brackets and quotes of the CEL texts are balanced, with any names."""
         for options in VARIANTS:
             objects = printed("plugin", *options)
             spec = of_kind(objects, "MutatingAdmissionPolicy")["spec"]

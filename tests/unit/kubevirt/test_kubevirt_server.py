@@ -1,4 +1,4 @@
-"""The sidecar's process as virt-launcher meets it: found, asked, asked again, and told to end."""
+"""The sidecar's process as virt-launcher uses it: found, called, called again, and told to end."""
 
 from __future__ import annotations
 
@@ -308,7 +308,7 @@ def test_the_mtu_policy_arrives(volume: Path, version: str) -> None:
 
 
 def test_a_log_that_nobody_takes(volume: Path) -> None:
-    """With all three standard files closed it serves and ends as ever, and none of its sockets has their numbers."""
+    """With all three standard files closed it works and ends as usual, and no socket gets one of their numbers."""
     closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable]
     with Sidecar(volume).start(wait=False, python=closed) as sidecar:
         manager = HookManager(volume).collect()

@@ -1,4 +1,4 @@
-"""What a caller may send by mistake: each is refused by name, and the next call is answered."""
+"""What a caller may send by mistake is refused by name, and the next call is answered."""
 
 from __future__ import annotations
 

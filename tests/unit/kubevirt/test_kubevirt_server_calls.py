@@ -1,4 +1,4 @@
-"""The server's own part: which worker answers what, how an error becomes a status, how long a source may be waited for."""
+"""The server's own part: which worker serves what, how an error becomes a status, how long it waits for a source."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_status_of_an_error(cause: Exception, code: str) -> None:
 
 
 def test_the_callers_deadline_arrives() -> None:
-    """What the caller leaves in time is known to the handler, and a caller without a deadline is too."""
+    """The handler knows the caller's remaining time, and a caller without a deadline works, too."""
     calls: list[Call] = []
 
     def keep(call: Call) -> bytes:

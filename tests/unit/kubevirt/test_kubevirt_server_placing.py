@@ -1,4 +1,4 @@
-"""How the socket gets where it is looked for: served first, unique by name, and never more removed than was made."""
+"""How the socket gets into its place: it is served first, has a unique name, and only what was made is removed."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_sidecars_of_one_name_at_once(volume: Path) -> None:
 
 
 def test_what_stands_in_the_way(volume: Path) -> None:
-    """A directory with our name is not removed, and the message has path, user and remedy; another's files are left alone."""
+    """A directory with our name is not removed, and the message has path, user and remedy; others' files are left alone."""
     path = volume / "x.sock"
     subprocess.run([sys.executable, "-c", KILLED, str(path), "prepared"], check=True, timeout=60)
     (left,) = volume.iterdir()
@@ -206,7 +206,7 @@ def test_nowhere_to_serve(environment: dict[str, str], told: str) -> None:
 
 
 def test_a_scan_never_meets_a_socket_that_is_not_served(volume: Path) -> None:
-    """Scanning without a pause while sidecars start, are killed and start again: who connects is answered."""
+    """While sidecars start, are killed and start again, every connection to a visible socket is answered."""
     with Sidecar(volume) as first:
         met: list[str] = []
         over = threading.Event()

@@ -1,4 +1,4 @@
-"""Where a VM's sockets are found: which source is taken, how long is waited, what is refused."""
+"""Where a VM's sockets are found: which source is used, how long it waits, and what is refused."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from userspace_cni.pod import launcher
 DATA = Path(__file__).parent / "data"
 LONG_S = 60.0
 NEVER_S = 3600.0
-"""Longer than a test may take: what waits so long fails."""
+"""Longer than a test may take, so that waiting for it fails."""
 
 
 class Bed:
-    """One sidecar's container: its files, and what its log says."""
+    """One sidecar's container: its files, and its log."""
 
     def __init__(self, directory: Path) -> None:
         self.podinfo = directory / "podinfo" / "network-info"
@@ -47,11 +47,11 @@ class Bed:
         return resolve(machine, "vhostuser", self.places, deadline_s, self.lines.append)
 
     def tell(self, *entries: dict[str, Any]) -> None:
-        """Have network-info say this."""
+        """Set network-info to this."""
         self.podinfo.write_text(json.dumps({"interfaces": list(entries)}))
 
     def claim(self, path: str, socket: str = "/var/run/ovsdpdk/vhost/port/vhost.sock", **attributes: Any) -> None:
-        """Have a driver's metadata file at `path` below the claims."""
+        """Write a driver's metadata file at `path` below the claims."""
         file = self.claims / path
         file.parent.mkdir(parents=True, exist_ok=True)
         device = {"driver": "d.example", "attributes": {"vhost-user-path": {"string": socket}, **attributes}}
@@ -60,7 +60,7 @@ class Bed:
 
 
 class Clock:
-    """Counts seconds as a test says, so that none has to pass."""
+    """Counts seconds as a test says, without passing any."""
 
     now = 0.0
 
@@ -102,7 +102,7 @@ def refused(bed: Bed, vm: VirtualMachine) -> DefinitionRefused:
 
 
 def test_without_any_word_the_path_follows_from_the_names(bed: Bed) -> None:
-    """No file and no annotation: path, MAC and role are those that the plugin has made without being told."""
+    """Without file and annotation, path, MAC and role are derived like those of the plugin."""
     name = launcher.interface_name("net1")
     assert bed.resolve(machine("net1")) == {
         "net1": VmSocketSource(launcher.socket_path(name), launcher.derive_mac("tenant", "vm1", name), "server", None, "path")
@@ -266,7 +266,7 @@ class TestMac:
         assert "02:00:00:00:00:02" in error.message
 
     def test_a_drivers_word_counts_as_the_attachments(self, bed: Bed) -> None:
-        """The MAC of a device's network data is the interface's, and not another than the VM's."""
+        """The MAC of a device's network data is the interface's, and may not differ from the VM's."""
         bed.claim("vhost/port/metadata.json")
         file = bed.claims / "vhost" / "port" / "metadata.json"
         value = json.loads(file.read_text())
@@ -352,7 +352,7 @@ def test_the_plugins_directory_is_not_the_owners(bed: Bed, path: str) -> None:
     ("path", "name"), [("/etc/a.sock", "path-not-allowed"), ("/var/run/kubevirt/" + "a" * 100, "path-too-long")]
 )
 def test_paths_are_looked_at_whoever_gives_them(bed: Bed, path: str, name: str) -> None:
-    """The annotation, a device plugin and a driver alike."""
+    """Paths from the annotation, a device plugin and a driver are checked alike."""
     error = refused(bed, machine("net1", spec={"net1": {"path": path}}))
     assert error.name == name
     assert "network 'net1', annotation" in error.message
@@ -371,7 +371,7 @@ def test_the_annotation_may_point_to_fewer_places(bed: Bed) -> None:
 
 
 class TestWaiting:
-    """What may still come is waited for, and nothing else."""
+    """It waits for what may still come, and for nothing else."""
 
     def test_a_file_that_fills_up_is_waited_for(self, bed: Bed) -> None:
         """The downward API's file is empty at first; its content, half written or whole, is not missed."""

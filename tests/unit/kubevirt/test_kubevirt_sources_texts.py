@@ -72,13 +72,13 @@ class TestNetworkInfo:
         }
 
     def test_an_empty_file_is_not_an_answer(self) -> None:
-        """A file that nothing is in yet is told from one without entries."""
+        """An empty file is distinguished from one without entries."""
         assert read_network_info(b"") is None
         assert read_network_info("\n") is None
         assert read_network_info("{}") == {}
 
     def test_absent_null_and_zero_are_nothing_told(self) -> None:
-        """Go leaves out what is zero, and older writers do not."""
+        """Missing, null and zero values count as absent: Go omits zero values, and older writers do not."""
         assert info() == info(deviceInfo=None, mac=None, mtu=None) == info(mac="", mtu=0) == {"net1": NetworkInfoEntry()}
 
     def test_unknown_keys_are_left_alone(self) -> None:
@@ -112,13 +112,13 @@ class TestNetworkInfo:
         assert part in caught.value.message
 
     def test_two_entries_of_one_network_are_refused(self) -> None:
-        """Which of them holds is not known."""
+        """It is unknown which of them is right."""
         with pytest.raises(BadInput, match="second time"):
             read_network_info('{"interfaces": [{"network": "a"}, {"network": "a"}]}')
 
     @given(st.data())
     def test_anything_gives_facts_or_a_named_error(self, data: st.DataObject) -> None:
-        """Whatever the file holds in one of its places, nothing but a KubevirtError leaves."""
+        """Whatever value is in any place of the file, only a KubevirtError is raised."""
         device = {"type": "vhost-user", "vhost-user": {"path": "/a", "mode": "server"}}
         whole = {"interfaces": [{"network": "a", "deviceInfo": device, "mac": "02:00:00:00:00:01", "mtu": 1500}]}
         try:
@@ -128,7 +128,7 @@ class TestNetworkInfo:
 
     @given(st.binary(max_size=40))
     def test_any_bytes_give_facts_or_a_named_error(self, raw: bytes) -> None:
-        """So it is for what is no JSON at all, in both files."""
+        """The same holds for files that are no JSON."""
         for read in (read_network_info, lambda text: read_metadata(text, "", "file")):
             try:
                 read(raw)
@@ -140,7 +140,7 @@ class TestMetadata:
     """The file of a DRA driver."""
 
     def test_the_first_known_version_of_a_stream_is_read(self) -> None:
-        """A file has the same object in several versions; unknown ones before a known one are passed over."""
+        """A file has the same object in several versions; unknown ones before a known one are skipped."""
         text = (DATA / "dra-metadata.json").read_text()
         expected = Device(SOCKET, 1500, "", "ovsdpdk.k8snetworkplumbingwg.io")
         assert read_metadata(text, "vhost-port", "file") == expected
@@ -202,7 +202,7 @@ class TestMetadata:
 
     @given(st.data())
     def test_anything_gives_a_port_or_a_named_error(self, data: st.DataObject) -> None:
-        """Whatever a driver writes in one of the places, nothing but a KubevirtError leaves."""
+        """Whatever a driver writes in any place, only a KubevirtError is raised."""
         whole = json.loads(metadata({**port(mtu={"int": 1500}), "networkData": {"hardwareAddress": "02:00:00:00:00:01"}}))
         try:
             read_metadata(json.dumps(changed(whole, data.draw)), "vhost-port", "file")

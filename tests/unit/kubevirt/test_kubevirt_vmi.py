@@ -97,7 +97,7 @@ def test_every_field_of_kubevirts_own_sample_is_found() -> None:
     "nothing", [{}, {"domain": None, "networks": None}, {"domain": {"devices": {"interfaces": None}, "cpu": None}}]
 )
 def test_what_is_absent_or_null_is_not_there(nothing: dict[str, Any]) -> None:
-    """A VM that says nothing has nothing, however it says it."""
+    """A missing value and null mean the same."""
     assert read_vmi(vmi(**nothing)) == VirtualMachine("ns", "vm")
 
 
@@ -119,7 +119,7 @@ def test_text_bytes_and_objects_are_read_alike() -> None:
     [({"cores": 2}, 2), ({"sockets": 2, "cores": 3, "threads": 2}, 12), ({"sockets": 0, "cores": 2}, 2), ({"model": "x"}, None)],
 )
 def test_vcpus_are_counted_as_kubevirt_does(cpu: dict[str, Any], vcpus: int | None) -> None:
-    """What is absent or 0 counts once; without any the VM does not say."""
+    """A missing value or 0 counts as one; without any of them the number is unknown."""
     assert read_vmi(vmi(domain={"cpu": cpu})).vcpus == vcpus
 
 
@@ -165,7 +165,7 @@ def test_two_interfaces_of_one_name_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["name", "namespace"])
 def test_a_vm_without_a_name_is_refused(name: str) -> None:
-    """Sockets and MACs are derived from name and namespace: an empty one would give a wrong one in silence."""
+    """Sockets and MACs are derived from name and namespace: an empty one would silently give a wrong one."""
     with pytest.raises(BadInput, match=f"metadata.{name}"):
         read_vmi({"metadata": {"name": "vm", "namespace": "ns", name: ""}, "spec": {}})
 
@@ -192,7 +192,7 @@ def test_what_is_no_json_object_is_refused(raw: bytes) -> None:
 
 
 def test_a_message_never_repeats_a_vm() -> None:
-    """Cloud-init data has passwords: what is wrong with a VM is said without quoting it."""
+    """Cloud-init data has passwords: an error about a VM quotes nothing of it."""
     with pytest.raises(BadInput) as refused:
         read_vmi('{"spec": "secret' + "x" * 1000)
     assert "secret" not in str(refused.value)

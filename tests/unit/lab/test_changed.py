@@ -106,7 +106,7 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def reached(tree: Tree, path: str, was: str = "", now: str = "", known: Mapping[str, frozenset[str]] = KNOWN) -> list[str]:
-    """The test files when `was` is `now` in a file."""
+    """The test files that are chosen when `was` in a file becomes `now`."""
     before = FILES.get(path, "")
     after = before.replace(was, now)
     (tree.root / path).write_text(after)
@@ -115,7 +115,10 @@ def reached(tree: Tree, path: str, was: str = "", now: str = "", known: Mapping[
 
 
 def test_a_function_reaches_what_called_it(tree: Tree) -> None:
-    """Its room's unit tests first, among them one that calls another function; then other unit tests, then what calls little."""
+    """Its room's unit tests come first, also one that calls another function.
+
+    Then other unit tests, then tests that call little.
+    """
     found = reached(tree, "userspace_cni/host/disk.py", "os.fsync(3)", "pass")
     assert found == [
         "tests/unit/host/test_disk.py",
@@ -126,7 +129,7 @@ def test_a_function_reaches_what_called_it(tree: Tree) -> None:
 
 
 def test_a_constant_reaches_what_called_its_users(tree: Tree) -> None:
-    """In its own module and in one that imports it."""
+    """A constant's users in its own module, and in one that imports it, count."""
     for path, was, now in (("disk", "RETRIES = 3", "RETRIES = 1"), ("modes", "0o600", "0o666")):
         found = reached(tree, f"userspace_cni/host/{path}.py", was, now)
         assert [each for each in found if "unit/host" not in each] == ["tests/ovs/test_all.py"], path
@@ -168,7 +171,7 @@ def test_a_new_module_reaches_what_exercises_its_importers(tree: Tree) -> None:
 
 
 def test_what_runs_in_images(tree: Tree) -> None:
-    """Tests that make an image are chosen by rooms, for what is in it is not recorded."""
+    """Tests that make an image are chosen by rooms, because nothing in an image is recorded."""
     assert "tests/cluster/test_pods.py" not in reached(tree, "userspace_cni/host/disk.py", "os.fsync(3)", "pass")
     watch = tree.root / "userspace_cni/kube/watch.py"
     watch.parent.mkdir()
@@ -180,7 +183,7 @@ def test_what_runs_in_images(tree: Tree) -> None:
 
 
 def test_comments_and_layout_reach_nothing(tree: Tree) -> None:
-    """The style's checks look at them."""
+    """A change of comments or layout reaches no test; the style's checks look at it."""
     assert reached(tree, "userspace_cni/host/disk.py", "os.fsync(3)", "os.fsync(\n            3)  # why") == []
 
 
@@ -205,7 +208,9 @@ def test_a_test_file_in_no_record_is_reached_by_imports(tree: Tree) -> None:
     ],
 )
 def test_what_is_no_module(tree: Tree, path: str, expected: set[str]) -> None:
-    """Settings of the suite reach all, a test file itself, and a file what names it, a script that does or its directory."""
+    """The suite's settings reach all tests, a test file itself, another file
+    those that name it, a script that does, or its directory.
+    """
     assert set(reached(tree, path)) == expected
 
 
@@ -231,7 +236,7 @@ def test_differences_of_a_module() -> None:
 
 
 def test_a_changed_test_file_is_the_first(tree: Tree) -> None:
-    """What is itself changed comes before the unit tests of a changed room, whatever it exercises."""
+    """A changed test file comes before the unit tests of a changed room, whatever it exercises."""
     product = Change("userspace_cni/host/disk.py", DISK, DISK.replace("RETRIES = 3", "RETRIES = 4"))
     own = Change("tests/ovs/test_all.py", FILES["tests/ovs/test_all.py"], "changed = True\n")
     chosen = [each.file for each in Reach(tree, KNOWN).select([product, own])]
@@ -258,7 +263,10 @@ def test_what_is_only_listed_does_not_run(
 
 
 def test_what_git_says_is_changed(tmp_path: Path) -> None:
-    """Committed since the branch left main, not committed, new, and deleted; without a main the error names what to do."""
+    """Changes are those committed since the branch left main, uncommitted, new and deleted.
+
+    Without a main the error says what to do.
+    """
     git = ["git", "-c", "user.name=A", "-c", "user.email=a@b", "-C", str(tmp_path)]
     for name in ("kept", "committed", "edited", "gone"):
         (tmp_path / name).write_text("before\n")
@@ -332,7 +340,7 @@ def test_the_map_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_the_map_is_of_this_tree() -> None:
-    """Of the test files and modules that it names nine in ten are there; else it is to be made anew, as recording.py says."""
+    """Nine in ten of its test files and modules exist; otherwise it has to be made anew, as recording.py says."""
     known = exercised.read()
     modules = {mark.partition(":")[0] for marks in known.values() for mark in marks}
     for named in (known.keys(), modules):

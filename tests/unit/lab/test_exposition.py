@@ -1,4 +1,4 @@
-"""What the lab reads of the agent's metrics: a metric that is not there is no zero."""
+"""How the lab reads the agent's metrics: a missing metric does not count as zero."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_series_are_summed(exposition: str) -> None:
 
 @pytest.mark.parametrize("name", ["calls_total", "seconds_bucket", "seconds_count", "seconds_sum", "ports"])
 def test_a_metric_without_such_a_series(exposition: str, name: str) -> None:
-    """It is 0: nothing has happened of what the labels say."""
+    """It is 0: nothing with these labels has happened."""
     assert value_of(exposition, name, verb="ADD") == 0
 
 

@@ -1,4 +1,4 @@
-"""What is made once per machine and kept: whose leavings its maker removes."""
+"""Directories that are made once per machine and kept: which leftovers the next maker removes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def make(part: Path) -> None:
 
 
 def test_what_a_killed_maker_left_goes_and_what_another_makes_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the name of the one begins with that of the other."""
+    """That holds even if one name begins with the other."""
     monkeypatch.setattr(roots, "CACHE", tmp_path)
 
     def fail(_: Path) -> None:

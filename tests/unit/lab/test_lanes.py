@@ -1,4 +1,4 @@
-"""Lanes: what came of a run on one is recorded, and the page tells it; what fails in one runs once more in it."""
+"""Lanes: the result of a run on one is recorded and shown on the page; what fails on one is rerun on it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PAGE = f"# Title\n\n{page.BEGIN}an older table\n{page.END}\nafter it\n"
 
 
 def test_the_page_tells_what_ran() -> None:
-    """No lane that is gone has a record; the page is what would be made of them now, and no lane runs what it has by hand."""
+    """Only existing lanes have a record; the page is up to date, and does not call "by hand" what a lane runs."""
     known = record.read()
     assert known.lanes.keys() <= {each.name for each in LANES}
     text = page.PAGE.read_text()
@@ -95,7 +95,7 @@ def test_what_failed_on_a_lane_runs_once_more_on_it(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("always", [True, False])
 def test_a_lane_that_is_not_made(always: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run says so with the reason, and fails only for a lane that each run is to have; `lane NAME` fails for any."""
+    """A run reports it with the reason, and fails only for a required lane; `lane NAME` fails for any."""
 
     def not_made(_: Lane) -> Programs:
         raise NotMade("apt-get update: exit 100: the archive has no such release")

@@ -1,4 +1,4 @@
-"""What is recorded of a run: functions called in processes that are started in any way and end in any way."""
+"""What is recorded of a run: functions called in processes that are started and end in any way."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def killed(place: Path, *options: str, environ: dict[str, str]) -> None:
 
 
 def test_functions_of_a_process_that_is_killed(place: Path) -> None:
-    """Are there under the test file that the environment names, each once; others are not."""
+    """They are recorded for the test file that the environment names, each once; others are not."""
     killed(place, environ={"PYTEST_CURRENT_TEST": "tests/a/test_b.py::test_c (call)"})
     assert collected(place) == {"tests/a/test_b.py": CALLED}
     assert len((place / "tests%a%test_b.py").read_text().splitlines()) == len(CALLED)
 
 
 def test_a_process_without_an_environment(place: Path) -> None:
-    """Is the test file's in whose process an ancestor is."""
+    """It counts for the test file of an ancestor's process."""
     (place / "now" / str(os.getpid())).write_text("tests/a/test_d.py")
     killed(place, environ={})
     assert set(collected(place)) == {"tests/a/test_d.py"}
@@ -79,7 +79,7 @@ def test_a_forked_process(place: Path) -> None:
 
 
 def test_a_process_whose_ancestors_are_not_seen(place: Path) -> None:
-    """As in a PID namespace: counts for all test files that run then."""
+    """In a PID namespace, for example, it counts for all test files that run then."""
     for number, test in ((2**22, "tests/a/test_d.py"), (2**22 + 1, "tests/a/test_e.py")):
         (place / "now" / str(number)).write_text(test)
     killed(place, environ={})
@@ -87,7 +87,7 @@ def test_a_process_whose_ancestors_are_not_seen(place: Path) -> None:
 
 
 def test_where_nothing_can_be_written(place: Path) -> None:
-    """The process does what it does."""
+    """The process works without a record."""
     shutil.rmtree(place)
     killed(place, environ={})
 

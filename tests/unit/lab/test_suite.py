@@ -1,4 +1,4 @@
-"""The run of the suite itself: what failed runs once more, alone; what passes then is told and counted, and nothing is lost."""
+"""The run of the suite itself: what failed is rerun alone, what passes then is reported and counted, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ BY_CHANCE = {"test_fails_once", "test_teardown_fails_once", "test_is_late_once",
 
 @pytest.fixture(autouse=True)
 def _found_from_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls in other directories find the plugin that writes reports; hypothesis, a third of a start, they do not need."""
+    """Calls in other directories find the plugin that writes reports; they do without hypothesis, a third of a start."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
 
@@ -89,7 +89,7 @@ def judged(place: Path, tree: dict[str, str], *options: str) -> Row:
 
 @pytest.mark.parametrize("options", [(), ("-n", "2", "--dist", "loadfile")], ids=["one process", "workers"])
 def test_what_failed_runs_once_more(options: tuple[str, ...], tmp_path: Path) -> None:
-    """Failure, teardown, time-out and death by chance are told; what fails again, and a file that is broken, fails."""
+    """Failure, teardown, time-out and death by chance are reported; a repeated failure, and a broken file, fail the run."""
     row = run(tmp_path, *options)
     assert row.flaky.keys() == {f"test_written.py::{name}" for name in BY_CHANCE}
     assert set(row.failed) == {"test_written.py::test_fails", "test_broken.py"}
@@ -103,7 +103,7 @@ def test_what_failed_runs_once_more(options: tuple[str, ...], tmp_path: Path) ->
 
 
 def test_a_test_that_is_gone_at_its_second_run(tmp_path: Path) -> None:
-    """It failed, and nothing says that it passes: it is a failure, and so is a file that has no test any more."""
+    """A failed test that is missing in the rerun is a failure, and so is a file that has no test any more."""
     (tmp_path / "test_gone.py").write_text("def test_gone():\n    assert False\n")
     result = Call(("test_gone.py",), place=tmp_path).result()
     for text in ("", "def test_other():\n    pass\n"):
@@ -114,7 +114,7 @@ def test_a_test_that_is_gone_at_its_second_run(tmp_path: Path) -> None:
 
 
 def test_a_call_that_tells_nothing(tmp_path: Path) -> None:
-    """pytest that dies before it has found a test is a failure that no second run takes away."""
+    """pytest that dies before it has found a test is a failure, which no rerun removes."""
     result = Call(("test_absent.py",), place=tmp_path).result()
     row = Row("absent", result)
     row.judge(again(result.failures, tmp_path))
@@ -215,7 +215,7 @@ def test_what_is_printed_may_be_any_bytes(tmp_path: Path, capfd: pytest.CaptureF
 
 @pytest.mark.parametrize(("count", "passed"), [(0, True), (MOST_FLAKY, True), (MOST_FLAKY + 1, False)])
 def test_few_failures_by_chance_refuse_nothing(count: int, *, passed: bool) -> None:
-    """More of them are a failure, and it says so."""
+    """A few of them pass; more are a failure, which says so."""
     names = [f"test_few.py::test_{number}" for number in range(count)]
     row = Row("few", Result(10, 1.0, {name: f"text of it {name}" for name in names}))
     row.judge({"test_few.py": Result(count)})
@@ -226,7 +226,7 @@ def test_few_failures_by_chance_refuse_nothing(count: int, *, passed: bool) -> N
 
 
 def test_what_many_tests_share_fails_once() -> None:
-    """What a session makes for all its tests fails them all with one text: that is one failure by chance, told once."""
+    """What a session makes for all its tests fails them all with one text: that counts as one failure by chance."""
     names = [f"test_few.py::test_{number}" for number in range(MOST_FLAKY + 1)]
     row = Row("few", Result(10, 1.0, dict.fromkeys(names, "what they share")))
     row.judge({"test_few.py": Result(len(names))})

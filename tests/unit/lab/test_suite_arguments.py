@@ -1,4 +1,4 @@
-"""What `tests/run.sh` makes of its arguments."""
+"""How `tests/run.sh` reads its arguments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(*arguments: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("options", [("-k", "localdb"), ("--ignore", "tests/unit/kubevirt")], ids=" ".join)
 def test_an_option_that_is_also_a_path_names_no_tests(options: Sequence[str]) -> None:
-    """A kind is all that runs where no test file is named, although a directory has the name that an option is given."""
+    """If no test file is named, the whole kind runs, even when an option's value is also the name of a directory."""
     _, output = run("unit", "--collect-only", "-qq", *options)
     kinds = {line.split("/")[1] for line in output.splitlines() if line.startswith("tests/")}
     assert kinds <= {"unit"}, output[-2000:]
@@ -39,7 +39,7 @@ def test_a_file_that_is_named_runs_alone() -> None:
 
 @pytest.mark.parametrize("arguments", [("",), ("unit", ""), ("changed", ""), ("quick", "more"), ("check", "-k"), ("nothing",)])
 def test_what_makes_no_sense_is_refused(arguments: Sequence[str]) -> None:
-    """An empty argument, which pytest takes for all that there is, arguments where none are, a kind that is none: exit code 2."""
+    """An empty argument, which pytest takes for everything, surplus arguments, and an unknown kind: exit code 2."""
     code, output = run(*arguments)
     assert (code, "tests/run.sh: " in output) == (2, True)
 

@@ -1,4 +1,4 @@
-"""A run that is ended: what its tests have made is put away, by which signal it is ended, and how often."""
+"""A run that is ended cleans up what its tests made, by whichever signal and however often it is ended."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ RUNS = {"the suite": ("-c", RUNNER), "pytest": ("-m", "pytest", "-q", "-p", "tes
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_is_ended(run: tuple[str, ...], number: signal.Signals, tmp_path: Path) -> None:
-    """By a terminal, which tells all that is in its foreground, or by another process; a second time as well, and it fails."""
+    """A terminal, which signals all processes in its foreground, or another process ends it, also twice.
+
+    It fails, and cleans up.
+    """
     with start(run, tmp_path) as process:
         os.killpg(process.pid, number)
         wait_until((tmp_path / "ending").exists)

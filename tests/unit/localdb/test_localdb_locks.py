@@ -1,4 +1,4 @@
-"""What the locks promise: one holder at a time, free when it dies, one file for all, and safe when that file is removed."""
+"""The promises of the locks: one holder at a time, free when it dies, one file for all, and safe when that file is removed."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_forked_copy_does_not_release_its_parents_lock(store: Store, tmp_path:
 
 
 def test_a_cleaner_that_removed_the_file_costs_at_most_that_lock(store: Store, another: Store) -> None:
-    """When something removed the file of held locks and another made the next, our release leaves the other's lock alone."""
+    """When the file of held locks was removed and another one made, our release leaves the other's lock alone."""
     first = store.lock("l", 0)
     (store.root.parent / "locks" / "bytes").unlink()
     with another.lock("l", 0):
@@ -297,7 +297,9 @@ def test_a_holder_that_cannot_be_seen(store: Store, another: Store, monkeypatch:
 
 
 def test_a_look_at_a_lock_looks_at_no_process(store: Store, another: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether a lock is free is one question to the kernel: a node has a hundred thousand descriptors, and some hang."""
+    """Whether a lock is free is one question to the kernel, because a node has
+    a hundred thousand descriptors, some of which hang.
+    """
 
     def forbidden(path: str) -> list[str]:
         raise AssertionError(path)
@@ -321,7 +323,7 @@ def test_naming_the_holder_ends(
 
 
 def test_the_byte_of_a_name_is_for_ever() -> None:
-    """Processes of different versions have to find each other: the byte is FNV-1a of the name, folded to 62 bits."""
+    """Processes of different versions have to use the same byte: FNV-1a of the name, folded to 62 bits."""
     assert byte_of("") == (0xCBF29CE484222325 ^ 0xCBF29CE484222325 >> 62) & (1 << 62) - 1
     assert byte_of("container:c0ffee") == 2260377917507942494
     names = [f"container:{number:064x}" for number in range(5000)] + [f"place:/{number}" for number in range(5000)]
@@ -329,7 +331,7 @@ def test_the_byte_of_a_name_is_for_ever() -> None:
 
 
 def test_a_crowd_of_threads_all_get_their_turn(store: Store) -> None:
-    """Sixty threads that want one lock within a bounded time all have it, one after the other."""
+    """Sixty threads that want one lock all get it within a limited time, one after the other."""
     turns: list[int] = []
 
     def work(number: int) -> None:

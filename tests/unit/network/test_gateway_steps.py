@@ -1,4 +1,4 @@
-"""What a gateway is made of, and the rules of the table of all gateways: pure functions of the spec."""
+"""The steps of a gateway, and the rules of the table of all gateways: pure functions of the spec."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FULL = Gateway(
 
 
 def test_all_of_a_gateway() -> None:
-    """The port with its columns first, then the link, the routes, and the rules of the egress gateway's family."""
+    """The port with its columns comes first, then the link, the routes, and the rules of the egress gateway's family."""
     port, *others = steps_of(FULL, STORE, "/netns", GatewayBridge())
     assert isinstance(port, OvsPort)
     assert (port.bridge, port.name, port.vlan.tag, port.interface.mtu) == ("br0", "br0-gw", 100, 1400)
@@ -55,7 +55,10 @@ def test_the_mac_stays() -> None:
 
 @pytest.mark.parametrize(("asked", "of_bridge", "wanted"), [(0, 1500, 1500), (0, 9000, 9000), (1300, 9000, 1300)])
 def test_it_asks_for_an_mtu(asked: int, of_bridge: int, wanted: int) -> None:
-    """Its port always asks for one: the spec's, else the bridge's. Without one it would get the smallest of the pods' ports."""
+    """Its port always asks for an MTU: the spec's, or else the bridge's.
+
+    Without one it would get the smallest of the pods' ports.
+    """
     port, *_ = steps_of(replace(FULL, mtu=asked), STORE, "", GatewayBridge(mtu=of_bridge))
     assert isinstance(port, OvsPort)
     assert port.interface.mtu == wanted
@@ -68,14 +71,14 @@ def test_an_egress_gateway_on_the_bridge() -> None:
 
 
 def test_steps_are_read_back() -> None:
-    """Every step is the same after it was in a record: else a gateway would be changed with each look."""
+    """Every step is equal after it was in a record; otherwise each look would change the gateway."""
     parts = (part_of(FULL), part_of(replace(FULL, port="other", addresses=("10.9.0.1/24",))))
     for step in (*steps_of(FULL, STORE, "/netns", GatewayBridge(is_foreign=True)), Translation(STORE, parts, "/netns")):
         assert step_from_json(step_to_json(step)) == step
 
 
 def test_rules_of_the_table() -> None:
-    """Sets of all subnets by family; networks within others are left out, for a set takes no overlap."""
+    """Sets have all subnets by family; networks within others are left out, because a set allows no overlap."""
     other = replace(FULL, port="other", addresses=("10.9.0.1/24",), masquerade=False, clamp_mss=False)
     lines = rules([part_of(FULL), part_of(other)]).splitlines()
     assert lines[:2] == [
@@ -97,12 +100,15 @@ def test_rules_of_the_table() -> None:
 
 
 def test_no_hook_without_need() -> None:
-    """Where no gateway masquerades or clamps there is no chain: each costs every connection of the node."""
+    """If no gateway masquerades or clamps there is no chain, because each costs every connection of the node."""
     assert "chain" not in rules([part_of(replace(FULL, masquerade=False, clamp_mss=False))])
 
 
 def test_two_sources_of_one_node() -> None:
-    """Of two gateways that cannot both be, the one of the more important source is; the other is refused by what they share."""
+    """Of two gateways that cannot both exist, the more important source's is made.
+
+    The other is refused, naming what they share.
+    """
     rival = replace(FULL, port="other", addresses=("10.9.0.1/24", "fd00:9::1/64"), routes=())
     listed = Desired(SETTINGS, complete=True, gateways=(FULL,)), Desired(OBJECTS, complete=True, gateways=(rival,))
     found = merge_sources(listed, {})

@@ -1,4 +1,4 @@
-"""The thread that keeps the node's own network: when it reconciles, whom it tells, what cannot end it."""
+"""The thread that keeps the node's own network: when it reconciles, whom it informs, and that nothing ends it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
 
 
 def test_when_it_reconciles(kept: Kept) -> None:
-    """At its start, when it is asked, and when something is due; each time it tells what became of the specs."""
+    """It reconciles at its start, on request, and when something is due; each time it reports the specs' statuses."""
     kept.keeper.ask()
     kept.wait(2)
     kept.due = True
@@ -83,7 +83,7 @@ def test_when_it_reconciles(kept: Kept) -> None:
 
 
 def test_asking_does_not_hurry_what_fails_and_people_do(kept: Kept) -> None:
-    """A spec that failed a moment ago waits for its time, unless people urge it."""
+    """A spec that failed a moment ago waits for its time, unless a person asks."""
     kept.problem = "no"
     kept.keeper.reconcile(Deadline.after(60))
     kept.keeper.reconcile(Deadline.after(60))
@@ -97,7 +97,7 @@ def test_asking_does_not_hurry_what_fails_and_people_do(kept: Kept) -> None:
 
 
 def test_a_round_is_awaited(kept: Kept) -> None:
-    """It is one that began after the request; a caller whose time is over is told so."""
+    """A caller waits for a round that began after its request, or is told that its time is over."""
     kept.go.clear()
     kept.keeper.ask()
     kept.wait(2)
@@ -109,7 +109,7 @@ def test_a_round_is_awaited(kept: Kept) -> None:
 
 
 def test_no_error_ends_it(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
-    """A source that cannot be read leaves everything as it is; the same error is logged once, and told to each caller."""
+    """An unreadable source leaves everything as it is; the same error is logged once, and reported to each caller."""
     kept.broken = ZeroDivisionError("oh")
     for _ in range(2):
         with pytest.raises(Unavailable, match="oh"):

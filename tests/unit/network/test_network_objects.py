@@ -1,4 +1,4 @@
-"""What objects of the API ask of a node: what is for it, what is refused by name, and what is never concluded."""
+"""The specs that objects of the API make for a node: which are for it, which are refused by name, and what is never concluded."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_which_interface_a_node_gets() -> None:
     ],
 )
 def test_which_nodes_have_it(spec: dict[str, Any], selected: bool) -> None:
-    """A nodeSelector alone decides if it is there, else excludeNodes; a node that is left out is no refusal."""
+    """A nodeSelector alone decides if it exists, else excludeNodes; a node that is left out is no refusal."""
     found = desired_by({"net1": {"defaultInterface": "eth1", **spec}})
     assert (len(found.provider_networks), found.refused, found.complete) == (int(selected), {}, True)
 
@@ -147,14 +147,14 @@ def test_which_nodes_have_it(spec: dict[str, Any], selected: bool) -> None:
     ],
 )  # fmt: skip
 def test_provider_networks_that_cannot_be(spec: Any, words: str) -> None:
-    """Each is refused by object and field, whatever let it through to the server."""
+    """Each invalid one is refused by object and field, even if the server accepted it."""
     why = refusal(spec)
     assert "ProviderNetwork 'net1'" in why
     assert words in why
 
 
 def test_one_that_cannot_be_is_refused_alone() -> None:
-    """The others go on, and the refusal is under the name of what the node may have of it."""
+    """The others are made, and the refusal has the name under which the node may have a part of it."""
     found = desired_by(
         {
             "bad": {"defaultInterface": "eth2", "x": 1},
@@ -192,7 +192,7 @@ def test_vlans_are_the_trunk() -> None:
 
 
 def test_two_vlans_of_one_id_are_both_told() -> None:
-    """And the trunk carries it once."""
+    """Both are reported, and the trunk has the id once."""
     same = {"id": 100, "provider": "net1"}
     found = desired_by({"net1": {"defaultInterface": "eth1"}}, {"a": same, "b": same, "c": {"id": 100, "provider": "other"}})
     assert found.provider_networks[0].vlans == (100,)
@@ -204,7 +204,7 @@ def test_two_vlans_of_one_id_are_both_told() -> None:
     "spec", [{"id": 5000, "provider": "net1"}, {"id": "1", "provider": "net1"}, {"id": 1, "provider": "net1", "tag": 1}]
 )
 def test_a_vlan_that_cannot_be_leaves_the_trunk_as_it_is(spec: dict[str, Any]) -> None:
-    """Its network is refused with it: without the Vlan the trunk would lose a VLAN, or carry all of them."""
+    """Its network is refused with it: otherwise the trunk would lose a VLAN, or carry all."""
     found = desired_by({"net1": {"defaultInterface": "eth1"}, "net2": {"defaultInterface": "eth2"}}, {"a": spec})
     assert [each.name for each in found.provider_networks] == ["net2"]
     assert set(found.refused) == {(VLAN, "a"), (PROVIDER_NETWORK, "net1")}
@@ -283,7 +283,7 @@ def test_a_way_out_of_its_own() -> None:
 
 
 def test_a_subnet_without_gateway_type_is_a_routers() -> None:
-    """Nothing of it is made on a node."""
+    """Its gateway is a router outside: nothing of it is made on a node."""
     assert desired_by(subnets={"pods": {"cidrBlock": "10.56.0.0/16", "gateway": "10.56.0.1"}}) == Desired(OBJECTS, complete=True)
 
 

@@ -1,4 +1,4 @@
-"""The steps of an uplink by what a look has shown, and what is refused by name: no kernel and no switch is asked."""
+"""The steps of an uplink from the result of a look, and what is refused by name; neither kernel nor switch is asked."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SUB = replace(NET, move_addresses="yes", vlan_interfaces=("eth1.10",), vlans=(10
 
 
 def nic(name: str = "eth1", **changes: Any) -> Nic:
-    """A NIC of hardware that is up and has nothing."""
+    """A hardware NIC that is up and has no address."""
     return replace(Nic(name, 7, MAC, 1500, "", up=True, carrier=True, master=""), **changes)
 
 
@@ -69,7 +69,7 @@ def test_a_kernel_nic() -> None:
 
 
 def test_what_the_nic_had_is_known_from_the_first_look() -> None:
-    """A later look sees what OVS has made of the NIC, and does not take it for what it was."""
+    """A later look sees what OVS has changed, and does not record it as the NIC's own."""
     network = replace(NET, mtu=9000)
     first = steps_of(network, seen(nic(offloads=("gro", "lro"))), STORE)
     again = steps_of(network, seen(nic(mtu=9000), former=first), STORE)
@@ -122,8 +122,10 @@ def trunk(network: ProviderNetwork, *trunks: tuple[int, ...]) -> tuple[int, ...]
 
 
 def test_vlans_of_objects_that_are_all_known() -> None:
-    """What they name; where none is left that named some, untagged frames alone, and still so by the next look; all VLANs only
-    where it never was less."""
+    """The trunk has what they name. If the last one is gone, only untagged frames pass, also after the next look.
+
+    All VLANs pass only if it was never less.
+    """
     some, none = (replace(NET, vlans=vlans, vlans_by="objects") for vlans in ((100,), ()))
     assert trunk(some) == trunk(some, ()) == trunk(some, (0, 100, 200)) == (100,)
     assert trunk(none) == trunk(none, ()) == ()
@@ -132,7 +134,7 @@ def test_vlans_of_objects_that_are_all_known() -> None:
 
 
 def test_vlans_of_objects_that_may_be_more() -> None:
-    """Nothing is taken from the uplink, and nothing is opened for lack of them: a new one waits until they are known."""
+    """While some may be unknown nothing is removed from the uplink or opened; a new network waits until they are known."""
     some, none = (replace(NET, vlans=vlans, vlans_by="some objects") for vlans in ((100,), ()))
     assert trunk(some, (0, 100, 200)) == (0, 100, 200)
     assert trunk(none, (0, 100, 200)) == (0, 100, 200)
@@ -179,7 +181,7 @@ def test_devices_of_dpdk() -> None:
 
 
 def test_a_bond_without_one_of_its_nics() -> None:
-    """It is made of those that are there; of none it is not."""
+    """It is made of the NICs that exist; without any it is not made."""
     bonded = replace(NET, interface="", bond=Bond(("eth1", "eth2")))
     _, port = steps_of(bonded, seen(), STORE)
     assert isinstance(port, UplinkPort)
@@ -190,7 +192,7 @@ def test_a_bond_without_one_of_its_nics() -> None:
 
 
 def test_devices_that_are_away() -> None:
-    """A bond's port is without them; where all are away the port goes and the bridge stays, but not that of another device."""
+    """A bond's port is made without them; if all are away the port is removed and the bridge stays."""
     devices = ("pci:0000:3b:00.0", "pci:0000:3c:00.0")
     bonded = replace(NET, interface="", bond=Bond(devices))
     whole = steps_of(bonded, UplinkLook(), STORE)
@@ -210,7 +212,7 @@ def test_devices_that_are_away() -> None:
 
 
 def test_what_may_come_yet() -> None:
-    """A NIC that is not there, and all that a device lacks, are told, and asked for again."""
+    """A missing NIC, and everything that a device lacks, is reported and looked for again."""
     assert "there is no NIC eth1" in refusal(NET, UplinkLook(), Unavailable)
     lacking = ("it is bound to driver ixgbe", "the node has no huge pages")
     assert "; ".join(lacking) in refusal(replace(NET, interface="pci:0000:3b:00.0"), UplinkLook(lacking=lacking), Unavailable)
@@ -269,8 +271,10 @@ def test_a_nic_is_polled_when_its_addresses_have_left() -> None:
 
 
 def test_what_leaves_a_dead_switch(tmp_path: Path) -> None:
-    """Moved addresses, which the kernel alone gives back, before the port is no longer polled, which OVSDB has to be told; bridge
-    and port stay."""
+    """Moved addresses go back first, by the kernel alone; then the port stops being polled, which OVSDB has to be told.
+
+    Bridge and port stay.
+    """
     node = LocalNode(Settings(state_dir=str(tmp_path)), {})
     look = seen(moves={"eth1": move(addresses=(ADDRESS,), boot_id=node.store.boot_id())})
     bridge, uplink, moved, polled = steps_of(replace(NET, port="afxdp", move_addresses="yes"), look, STORE)
@@ -285,7 +289,7 @@ def test_what_leaves_a_dead_switch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("port", ["system", "afxdp"])
 def test_the_primary_nic_has_to_be_told(port: Any) -> None:
-    """Neither the default route nor the node's own address is touched unasked, whether it has moved already or not."""
+    """Neither the default route nor the node's own address moves without permission, whether it has moved before or not."""
     network = replace(NET, port=port)
     for look in (
         seen(nic(routes=(DEFAULT,))),
@@ -300,7 +304,7 @@ def test_the_primary_nic_has_to_be_told(port: Any) -> None:
 
 
 def test_the_nodes_own_address_has_to_be_known_before_a_move() -> None:
-    """A move waits for it, one that was made before or takes the primary NIC's does not."""
+    """A new move waits until it is known; an existing one, and one that may take the primary NIC's, do not."""
     moving, look = replace(NET, move_addresses="yes"), seen(moves={"eth1": move(addresses=(ADDRESS,))}, node_addresses=None)
     assert "not known yet" in refusal(moving, look, Unavailable)
     assert steps_of(replace(moving, move_addresses="primary"), look, STORE)[-1] == look.moves["eth1"]
@@ -308,7 +312,7 @@ def test_the_nodes_own_address_has_to_be_known_before_a_move() -> None:
 
 
 def test_addresses_that_do_not_move() -> None:
-    """A copy of the frames leaves them where they are; what OVS takes away they would not be reached by."""
+    """If OVS gets copies of frames they can stay; if OVS takes the frames away, they would be unreachable."""
     look = seen(nic(addresses=(ADDRESS,)))
     assert len(steps_of(NET, look, STORE)) == 2
     assert "has addresses (192.0.2.11/24)" in refusal(replace(NET, port="afxdp"), look)
@@ -326,14 +330,17 @@ def test_addresses_that_do_not_move() -> None:
     ],
 )
 def test_what_cannot_move(has: dict[str, Any], named: str) -> None:
-    """Nothing moves where not all of it can move and come back."""
+    """Nothing moves unless everything can move and come back."""
     look = seen(nic(**has), moves={"eth1": move()})
     assert named in refusal(replace(NET, move_addresses="yes"), look)
     assert len(steps_of(NET, replace(look, moves={}), STORE)) == 2
 
 
 def test_what_else_configures_the_nic() -> None:
-    """A program that would put addresses back is named, with how it leaves the NIC alone; without a move it matters not."""
+    """A program that would restore addresses is named, with the way to make it leave the NIC alone.
+
+    Without a move it does not matter.
+    """
     look = seen(moves={"eth1": move()}, managers={"eth1": (Manager("NetworkManager", "nmcli device set eth1 managed no"),)})
     said = refusal(replace(NET, move_addresses="yes"), look)
     assert "configured by NetworkManager" in said
@@ -362,7 +369,7 @@ def queues(network: ProviderNetwork, *links: Nic) -> int:
 
 
 def test_queues_that_af_xdp_polls() -> None:
-    """All by which the NIC receives, for frames of others reach nothing, and no more. Unknown is as the spec says."""
+    """All queues by which the NIC receives are polled, because frames of the others would be lost. Unknown: as the spec says."""
     network, bond = replace(NET, port="afxdp"), Bond(("eth1", "eth2"))
     polled = {0: 0, 1: 0, 2: 2, 16: 16}
     assert {each: queues(network, nic(rx_queues=each)) for each in polled} == polled

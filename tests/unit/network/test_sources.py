@@ -1,4 +1,4 @@
-"""The sources of what is desired of this node: settings that are read again, what commands asked for, a switch that has gone."""
+"""The sources of a node's specs: settings that are read again, what commands asked for, and a switch that has gone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NET2 = '[[provider_network]]\nname = "net2"\ninterface = "eth2"\n'
 
 
 def test_settings_are_read_again(tmp_path: Path) -> None:
-    """When it is asked for, and not before; a file that cannot be read leaves the specs, and one that is away is no list."""
+    """They are read on request only; an unreadable file leaves the specs, and a missing one is no complete list."""
     path = tmp_path / "config.toml"
     path.write_text(NET1)
     environ = {"USERSPACE_CNI_CONFIG": str(path)}
@@ -111,7 +111,7 @@ def test_what_commands_ask_for(tmp_path: Path) -> None:
 
 
 def test_what_commands_asked_for_was_lost(tmp_path: Path) -> None:
-    """Where the node still has something of it, a new file is no complete list, whatever is added and removed."""
+    """While the node still has something of it, a new file is no complete list, whatever is added and removed."""
     run_dir = str(tmp_path)
     commanded.add(run_dir, "net1", NET1, others=True)
     commanded.add(run_dir, "net2", NET2)
@@ -121,7 +121,7 @@ def test_what_commands_asked_for_was_lost(tmp_path: Path) -> None:
 
 
 def test_how_long_the_switch_has_been_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the last look that has not found it dead or silent, for that may be long ago; one that cannot know counts as alive."""
+    """The time counts from the last look that found it neither dead nor silent; a switch of unknown state counts as alive."""
     clock, state = [10.0], ["alive"]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     absence = SwitchAbsence(lambda: state[0])

@@ -1,4 +1,4 @@
-"""Specs of several sources put together: which of two that name one thing, or want one NIC, gets it; what is refused."""
+"""Specs of several sources combined: which of two with one name, or for one NIC, is used, and what is refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def refused(found: SpecList) -> Mapping[tuple[str, str], str]:
 
 
 def test_the_settings_beat_objects() -> None:
-    """Of two specs of one name the settings' counts, also when an object's network has the NIC now."""
+    """Of two specs with one name the settings' is used, even if an object's network has the NIC now."""
     settings = Desired(SETTINGS, complete=True, provider_networks=(ProviderNetwork("net1", "eth1"),))
     objects = Desired(
         OBJECTS, complete=True, provider_networks=(ProviderNetwork("net1", "eth0"), ProviderNetwork("net2", "eth2"))

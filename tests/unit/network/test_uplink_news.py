@@ -1,4 +1,4 @@
-"""What pods are told of the uplink of their bridge: by what the switch says, once, and not of what is no matter of theirs."""
+"""Events for pods about the uplink of their bridge: from the switch's state, once, and only about what concerns them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Port:
     ],
 )
 def test_which_uplinks_carry_nothing(status: SpecStatus, ports: list[Port], cause: str) -> None:
-    """One without a link, one that is not open, one that the node does not have; not one of which only a change is refused."""
+    """An uplink without a link, one that is not open, and one that the node lacks; not one of which only a change is refused."""
     assert down([status], ports) == ({"br-net1": cause} if cause else {})
 
 

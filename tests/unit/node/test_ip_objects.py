@@ -1,4 +1,4 @@
-"""IP objects are made of records: what is in them, how they are called, and whose one is where two could be."""
+"""IP objects are made from records: their content, their names, and which record counts when there are two."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_both_families() -> None:
 
 
 def test_what_has_none() -> None:
-    """Attachments that are not complete, without a pod or without a Subnet have none."""
+    """Attachments that are incomplete, without a pod or without a Subnet have no object."""
     plain = Lease("host-local", '{"name":"n","ipam":{"type":"host-local","subnet":"10.1.0.0/24"}}', {}, granted=True)
     none = [record(state="applying"), record(state="deleting"), record(pod_name=""), record(steps=(plain,))]
     assert names(*none) == names() == []
@@ -93,7 +93,7 @@ def test_names() -> None:
 
 
 def test_labels_have_an_end() -> None:
-    """A node's name may be longer than a label: it is cut, and long ones stay apart."""
+    """A node's name may be longer than a label: it is shortened so that long names stay different."""
     assert label("n1") == "n1"
     one, other = label("n" * 99), label("n" * 100)
     assert (len(one), len(other)) == (63, 63)

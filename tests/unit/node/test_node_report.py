@@ -1,4 +1,7 @@
-"""What a node reports to a real HTTP API server: its NodeState, and labels and annotations of its Node; only differences."""
+"""A node's report to a real HTTP API server: its NodeState, and labels and annotations of its Node.
+
+Only differences are written.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +115,7 @@ def test_a_report_says_what_the_node_has() -> None:
 
 
 def test_labels_are_of_desired_provider_networks_and_can_be_labels() -> None:
-    """What a label's value cannot have is a hyphen; what is to be undone has no label."""
+    """Characters that a label cannot have become hyphens; a network that is to be undone has no label."""
     pci = UplinkPort("br-net2", "up", (UplinkInterface("up", "dpdk", devargs="0000:3b:00.0,rx=1"),))
     told = (WELL, replace(WELL, name="net2", steps=(pci,)), replace(ILL, name="net3"), replace(WELL, name="old", desired=False))
     assert labels(told) == {
@@ -126,7 +129,7 @@ def test_labels_are_of_desired_provider_networks_and_can_be_labels() -> None:
 
 
 def test_the_chassis_is_noted_for_kube_ovn_only_where_asked() -> None:
-    """Without a name nothing is noted."""
+    """It is noted only with the setting; without a name nothing is noted."""
     assert notes("c", kubeovn=False) == {CHASSIS: "c"}
     assert notes("c", kubeovn=True) == {CHASSIS: "c", KUBEOVN_CHASSIS: "c"}
     assert notes("", kubeovn=True) == {}
@@ -181,7 +184,7 @@ def test_a_range_whose_word_was_lost_is_still_reported(world: World) -> None:
 
 
 def test_a_network_that_is_gone_loses_its_labels_and_no_others(world: World) -> None:
-    """Server-side apply takes away what we no longer say."""
+    """Server-side apply removes what we no longer apply."""
     report = world.report()
     report.note_specs([WELL])
     report.report()
@@ -248,7 +251,7 @@ def test_a_node_is_told_without_a_node_state(world: World) -> None:
 
 
 def test_changes_that_come_together_are_one_report(world: World) -> None:
-    """`note_specs` only notes; the thread writes the last of them, a moment later."""
+    """`note_specs` only stores; the thread writes the latest, a moment later."""
     report = world.report(times=replace(QUICK, settle_s=0.3))
     report.start()
     for number in range(50):
@@ -284,7 +287,7 @@ def test_an_account_that_may_not_write_nodes_still_reports(world: World) -> None
 
 
 def test_what_others_changed_or_deleted_is_mended_by_a_look(world: World) -> None:
-    """Nothing has changed on the node, and yet the report is what the server has again after the next look."""
+    """Though nothing has changed on the node, the next look restores the report on the server."""
     report = world.report(times=replace(QUICK, look_s=0.1))
     report.start()
     report.note_specs([WELL])
@@ -342,7 +345,7 @@ def test_an_agent_without_routes_takes_back_those_that_were_reported(world: Worl
 
 
 def test_news_of_the_node_are_told_once(world: World) -> None:
-    """What is not ready is told with its cause, by whichever agent reports it first, and so is that it is ready again."""
+    """The agent that first reports it makes one Event for what is not ready, with the cause, and one when it is ready again."""
     gateway = replace(ILL, kind="gateway", name="gw0", problem="no bridge")
     former = world.report()
     former.note_specs([WELL])

@@ -15,5 +15,5 @@ ADDRESS = st.one_of(
 
 @given(st.lists(ADDRESS, min_size=1, max_size=5))
 def test_addresses_between_commas_are_those_that_were_joined(given: list[str]) -> None:
-    """In their order, and a comma in a path is no end of an address."""
+    """They keep their order, and a comma in a path does not end an address."""
     assert addresses(",".join(given)) == tuple(given)

@@ -1,4 +1,4 @@
-"""Why a connection with a database was refused is found by another one, which is closed however it ends."""
+"""The reason why a connection was refused is found by a second one, which is closed however it ends."""
 
 from __future__ import annotations
 

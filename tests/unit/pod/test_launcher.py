@@ -33,7 +33,7 @@ def test_the_whole_name_is_taken_from_the_annotation(machine: str, random: str) 
 
 @pytest.mark.parametrize("domain", ["", "vm-2", "vm", "vm-1-x", "vm-1\n", "VM-1", "vm-1 ", "x" * 300, "vm-1\0"])
 def test_an_annotation_that_does_not_fit_is_not_believed(domain: str) -> None:
-    """An annotation can complete what the pod's name says, and say nothing else."""
+    """An annotation can only complete the pod's name; any other one is ignored."""
     assert launcher.machine_name(pod_of("vm-1"), domain) == "vm-1"
 
 

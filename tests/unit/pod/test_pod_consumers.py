@@ -1,4 +1,4 @@
-"""Readers in the field, rebuilt here as they are, understand what we write."""
+"""Existing readers, rebuilt here as they are, understand what we write."""
 
 from __future__ import annotations
 

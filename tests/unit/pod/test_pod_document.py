@@ -1,4 +1,4 @@
-"""The texts in a pod's annotations: what is written, and what is understood."""
+"""The texts in a pod's annotations: how they are written, and how they are read."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_what_is_rendered_parses_to_the_same(some: list[document.Entry]) -> None
 
 @given(st.text() | json_values.map(json.dumps))
 def test_any_text_parses_or_is_refused_as_a_document_error(text: str) -> None:
-    """No input makes the parser raise anything but its own error."""
+    """The parser raises nothing but its own error."""
     with suppress(DocumentError):
         document.parse(text)
 
@@ -223,7 +223,7 @@ def test_bytes_that_are_no_text_survive_as_escapes_of_their_own() -> None:
 
 
 def test_a_strange_line_is_skipped_unless_it_is_ours() -> None:
-    """Other people's lines cannot stop us; a damaged line of ours is an error, not an absence."""
+    """Other programs' lines are skipped; a damaged line of ours is an error, not an absence."""
     assert document.parse_annotations('what is this\na="b"\n') == {"a": "b"}
     with pytest.raises(DocumentError, match="line 2"):
         document.parse_annotations('a="b"\nuserspace/mapped-dir="/x')
@@ -231,7 +231,7 @@ def test_a_strange_line_is_skipped_unless_it_is_ours() -> None:
 
 @given(st.text())
 def test_any_file_parses_or_is_refused_as_a_document_error(text: str) -> None:
-    """No annotations file makes the parser raise anything but its own error."""
+    """Any annotations file is parsed, or raises the parser's own error."""
     with suppress(DocumentError):
         document.parse_annotations(text)
 

@@ -1,4 +1,4 @@
-"""The name at which an application binds: what is removed there, what stays, and what is said of it."""
+"""The name at which an application binds: what is removed there, what stays, and what is reported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def path() -> Iterator[Path]:
 
 
 def leave(path: Path, mode: int = 0o755) -> None:
-    """What an application leaves that was killed."""
+    """Leave what a killed application leaves."""
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(path))
     path.chmod(mode)
@@ -44,7 +44,7 @@ def by_another(path: Path) -> str:
 
 
 def test_a_dead_socket(path: Path) -> None:
-    """It is removed; no name, no directory and a second time are nothing to tell."""
+    """It is removed; a missing name, a missing directory and a second call report nothing."""
     assert free_name(str(path)) == ""
     assert free_name(str(path / "none")) == ""
     leave(path)
@@ -64,7 +64,7 @@ def test_a_socket_that_a_process_has(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["a file", "a directory", "a link", "a link that leads nowhere"])
 def test_what_is_no_socket(path: Path, kind: str) -> None:
-    """Neither a file nor a link, not even to a dead socket, is removed; it is told, for the application cannot bind."""
+    """Neither a file nor a link, even to a dead socket, is removed; it is reported, because the application cannot bind."""
     elsewhere = path.with_name("elsewhere")
     if kind == "a file":
         path.touch()
@@ -80,7 +80,7 @@ def test_what_is_no_socket(path: Path, kind: str) -> None:
 
 
 def test_another_users_directory(path: Path) -> None:
-    """Who may not remove the dead socket is told whose it is, and what to do."""
+    """A user who may not remove the dead socket is told whose it is, and what to do."""
     leave(path, 0o777)
     said = by_another(path)
     assert "cannot be removed: Permission denied" in said
@@ -90,7 +90,9 @@ def test_another_users_directory(path: Path) -> None:
 
 
 def test_another_users_socket(path: Path) -> None:
-    """Who may not even look at the socket is told that it may be dead, and what to do; in a directory of all, too."""
+    """A user who may not even look at the socket is told that it may be dead,
+    and what to do, also in a directory of all users.
+    """
     path.parent.chmod(0o777)
     leave(path)
     said = by_another(path)

@@ -1,4 +1,4 @@
-"""`python -m userspace_cni.pod` as a container runs it: what it prints, what it waits for, what it does not believe."""
+"""`python -m userspace_cni.pod` as a container runs it: what it prints, what it waits for, and what it ignores."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_files_beside_the_sockets_are_read_sorted_by_interface(tmp_path: Path, c
 
 
 def test_nothing_found_says_where_it_looked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Exit code 1, nothing on stdout, every place and its trouble on stderr."""
+    """Exit code 1, nothing on stdout, and every place with its problem on stderr."""
     code, out, err = run(capsys, "--annotations", str(tmp_path / "none"), "--dir", str(tmp_path))
     assert (code, out) == (1, "")
     assert f"{tmp_path}/none: No such file" in err
@@ -176,7 +176,7 @@ def later(seconds: float, action: Callable[[], None]) -> threading.Timer:
 
 
 def test_wait_sees_the_file_swapped_in(pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
-    """Kubelet shows the annotations after the container has started; waiting bridges that."""
+    """The kubelet shows the annotations only after the container has started; the reader waits for that."""
     timer = later(0.3, lambda: pod.refresh(noted(entry("net1"))))
     code, out, err = run(capsys, "--annotations", str(pod.file), "--wait", "10")
     timer.join()
@@ -241,7 +241,7 @@ def test_an_interface_by_name_is_waited_for(pod: Pod, capsys: pytest.CaptureFixt
 def test_entries_of_the_former_sandbox_are_not_believed(
     pod: Pod, sandbox: Callable[[str], None], capsys: pytest.CaptureFixture[str], mounts: str
 ) -> None:
-    """After a sandbox was made anew the file shows the old entries first; mountinfo tells whose they are."""
+    """In a new sandbox the file shows the old entries first; mountinfo tells which are its own."""
     sandbox(mounts.format(sandbox=NEW, other="c" * 64))
     pod.refresh(noted(entry("net1", OLD)))
     assert "another sandbox (aaaaaaaaaaaa)" in run(capsys, "--annotations", str(pod.file))[2]

@@ -1,4 +1,4 @@
-"""What the one strict reader of JSON refuses, as each of those who read with it asks for."""
+"""What the strict reader of JSON refuses: always, or if its caller asks for it."""
 
 from __future__ import annotations
 

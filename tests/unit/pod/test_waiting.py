@@ -1,4 +1,4 @@
-"""What is waited for is told: when, how often, and in which words. The clock is the test's."""
+"""The lines about a wait: when, how often, and in which words. The clock is the test's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from userspace_cni.pod.waiting import APART_S, EVERY_S, Waiting
 
 @dataclass
 class Told:
-    """A clock that stands until it is moved, and the lines that were said, each with its time."""
+    """A clock that a test moves, and the lines with their times."""
 
     now: float = 1000.0
     lines: list[tuple[float, str]] = field(default_factory=list)
@@ -59,7 +59,7 @@ def test_something_else_is_missing() -> None:
 
 
 def test_patience() -> None:
-    """What is over before the first line was due is not told of, neither then nor at its end."""
+    """A wait that is over before its first line was due causes no line, then or at its end."""
     told = Told()
     waiting = told.waiting(first_s=1.0)
     assert waiting.still("looking") == 1.0
@@ -70,7 +70,7 @@ def test_patience() -> None:
 
 
 def test_it_is_there() -> None:
-    """The end of a wait that was told of is told, with how long it took."""
+    """The end of a wait that had a line has a line, too, with its duration."""
     told = Told()
     waiting = told.waiting()
     waiting.still("no file")

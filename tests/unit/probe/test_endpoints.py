@@ -1,4 +1,4 @@
-"""What `ping` and `load` refuse, on a node in memory: the ports of others, and ways that lead nowhere."""
+"""What `ping` and `load` refuse, on a node in memory: ports in use, and paths that lead nowhere."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class Lab:
         return Pair(named, cast(Any, self.fronts), Remote("unix:/run/o v s/db.sock", "/run/o v s"))
 
     def refusal(self, code: int, *arguments: str) -> str:
-        """What the command says when it refuses; it has touched nothing then."""
+        """The command's refusal, which has touched nothing."""
         result = self.town.cli("ping", *arguments)
         assert (result.exit_code, result.stdout, self.touched) == (code, "", []), (result.output, result.exception)
         assert (self.entered, self.named, self.notes()) == (0, 0, [])
@@ -200,7 +200,7 @@ def test_mistakes_in_the_call(lab: Lab, arguments: tuple[str, ...], words: str) 
 
 
 def test_a_name_of_several_interfaces(lab: Lab) -> None:
-    """A pod with two interfaces is no end: they are named."""
+    """A pod with two interfaces is ambiguous: both are named."""
     lab.town.call("ADD", CONTAINER, "net2")
     lab.town.journal.write(replace(lab.town.record(ifname="net2"), pod_namespace="default", pod_name="a"))
     assert "default/a/net1, default/a/net2" in lab.refusal(2, "a", "b/net1")
@@ -215,7 +215,7 @@ def test_a_name_of_nobody(lab: Lab) -> None:
     "seen", [{"link_state": "up"}, {"status": {"mode": "client", "status": "connected"}}, {"link_state": "up", "status": {}}]
 )
 def test_a_port_in_use(lab: Lab, seen: dict[str, Any]) -> None:
-    """A pod that is connected keeps its port, whatever sign of it there is; temporary ports are suggested."""
+    """A connected pod keeps its port, by whichever sign it is recognised; temporary ports are suggested."""
     lab.ports.seen[B] = seen
     told = lab.refusal(1, *NAMES)
     assert "default/b/net1 is in use: its pod is connected" in told
@@ -230,13 +230,13 @@ def test_a_port_in_use_of_which_the_switch_has_not_said_so(lab: Lab, monkeypatch
 
 
 def test_a_socket_on_which_somebody_listens(lab: Lab) -> None:
-    """An application that listens and to which OVS has not connected yet keeps its place."""
+    """An application that listens, and to which OVS has not connected yet, keeps its name."""
     lab.taken.add(CONTAINER)
     assert "default/a/net1 cannot be used: listening at /pods/x: another process has a socket there" in lab.refusal(1, *NAMES)
 
 
 def test_ways_that_lead_nowhere(lab: Lab) -> None:
-    """Other bridges, other VLANs, trunks without a place for untagged frames, and equal addresses are told apart."""
+    """Other bridges, other VLANs, trunks without a place for untagged frames, and equal addresses have errors of their own."""
     lab.port(OTHER, tag=100)
     assert "default/a/net1 is in no VLAN, default/b/net1 is in VLAN 100" in lab.refusal(1, *NAMES)
     lab.port(OTHER, tag=None, trunks=(5, 6))
@@ -279,7 +279,7 @@ def test_an_attachment_that_changes_under_us(lab: Lab, monkeypatch: pytest.Monke
 
 
 def test_a_switch_that_does_not_come(lab: Lab) -> None:
-    """Why it could not be attached is told with what to look at, and nothing is left."""
+    """The error says why and what to look at, and nothing is left."""
     lab.refusing = TimedOut("listening", "no switch connected before the deadline", "the port")
     result = lab.town.cli("ping", *NAMES)
     assert (result.exit_code, result.stdout, lab.entered) == (1, "", 0)
@@ -290,7 +290,7 @@ def test_a_switch_that_does_not_come(lab: Lab) -> None:
 
 
 def test_no_frame_arrives(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A way that does not carry a single frame ends with 1, and with where to look."""
+    """If not a single frame arrives, the command ends with 1 and says where to look."""
     lab.fronts[0].pairs[0].cut = True
     monkeypatch.setattr(endpoints, "MEET_S", 0.05)
     result = lab.town.cli("ping", *NAMES)
@@ -399,7 +399,7 @@ def test_late_greetings_are_not_frames_of_others(lab: Lab) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_only_the_first_signal_counts(number: signal.Signals) -> None:
-    """It ends what runs; another one does not end what cleans up; afterwards signals mean what they meant before."""
+    """It ends the measurement; another one does not end the cleanup; afterwards signals have their former handlers."""
     before = signal.getsignal(number)
     reached = []
 
@@ -431,7 +431,7 @@ def swallow(number: int) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_whose_exception_was_lost() -> None:
-    """It is remembered, and those that come later are heard as the first."""
+    """It is remembered, and later signals work like the first."""
     with EndingSignals() as ending:
         ending.check()
         swallow(signal.SIGTERM)
@@ -453,7 +453,7 @@ def borrow(step: SocketFile | PlacedSocket, directory: Path) -> BorrowedSocket:
 
 
 def test_a_name_is_taken_until_the_switch_has_come(tmp_path: Path) -> None:
-    """Not longer, whatever becomes of the connection then; and when the switch does not come it is free again too."""
+    """It is borrowed only until then, whatever becomes of the connection, and free again if the switch does not come."""
     step = SocketFile(str(tmp_path), str(tmp_path), "sock")
     with borrow(step, tmp_path) as borrowed, ExitStack() as names:
         names.enter_context(borrowed.listen())
@@ -467,7 +467,7 @@ def test_a_name_is_taken_until_the_switch_has_come(tmp_path: Path) -> None:
 
 
 def test_somebody_connects_a_moment_before_us(tmp_path: Path) -> None:
-    """Two connections to a port's socket: ours is closed before a word is said on it."""
+    """Of two connections to a port's socket, ours is closed before a byte is sent on it."""
     source = str(tmp_path / f"{os.getpid()}-net1")
     step = PlacedSocket(source, str(tmp_path), str(tmp_path), Path(source).name)
     with socket.socket(socket.AF_UNIX) as switch, socket.socket(socket.AF_UNIX) as application:

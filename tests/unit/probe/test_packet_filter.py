@@ -1,4 +1,4 @@
-"""Programs of a packet filter are read and run, and nothing that is no program gets by."""
+"""Programs of a packet filter are parsed and run, and invalid ones are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two Routes that ask for one destination of a pod: who wins does not hang on order, and the loser is told the winner's name."""
+"""Two Routes for one destination of a pod: the winner does not depend on their order, and the loser is told the winner's name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SELECTORS: tuple[dict[str, Any], ...] = (
     {"workloads": [{"kind": "Deployment", "namespace": "shop", "name": "web"}]},
     {"pods": [{"labels": {"app": "web"}}]},
 )
-"""From all pods to one, each more specific than the one before."""
+"""Selectors from all pods to one, each more specific than the one before."""
 ALSO: dict[str, Any] = {"namespaces": [{"name": "shop"}], "pods": [{"name": "web-7"}]}
 
 
@@ -31,7 +31,7 @@ def rival(name: str, specificity: int = 0, priority: int = 0, created: str = "20
 
 
 def everywhere(asked: PodClaims, *lacks: str) -> ResolvedRoutes:
-    """What becomes of it in a pod that has each device but these."""
+    """The outcome in a pod that has all devices but these."""
     names = [f"eth{number}" for number in range(10)]
     links = {name: link(name, index, "192.0.2.1/24") for index, name in enumerate(names, 2) if name not in lacks}
     return resolve(asked, Inside(links), ClusterFacts())
@@ -76,7 +76,7 @@ def test_a_loser_keeps_its_other_destinations() -> None:
 
 
 def test_the_next_best_takes_the_place_of_one_whose_device_is_not_there() -> None:
-    """A Route is of no effect in a pod without its device, so another one's entry for the destination is in force there."""
+    """A Route has no effect in a pod without its device, so another one's entry for the destination is used there."""
     entries = ("eth3", 9), ("eth2", 5), ("eth1", 0)
     routes = [read_route(thing(dev, route=[{"dst": "10.0.0.0/8", "dev": dev}], priority=high)) for dev, high in entries]
     asked = Rulebook(routes, ()).claims(POD)

@@ -1,4 +1,4 @@
-"""What becomes of a packet in words, and how a namespace differs from what it is to have."""
+"""The explanation of a packet's way, and the differences between a namespace and its desired routes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BACK = "the network there must know the way back to it"
 
 
 def explained(dst: str, *routes: RouteObject, within: Inside | None = None, pod: RoutePod = POD) -> Explanation:
-    """What becomes of packets to an address or a network."""
+    """What happens to packets to an address or a network."""
     asked = Rulebook(routes, ()).claims(pod)
     there = within or inside()
     return explain(ip_network(dst) if "/" in dst else ip_address(dst), asked, resolve(asked, there, ClusterFacts()), there)
@@ -45,7 +45,7 @@ def test_a_route_that_is_not_applied_yet() -> None:
 
 
 def test_a_route_that_is_applied() -> None:
-    """Then there is nothing to come, and the notes stay."""
+    """Then there is no future way, and the notes stay."""
     one = route("r", "20.0.0.0/8 eth1")
     book = Rulebook([one], ())
     asked = book.claims(POD)
@@ -80,7 +80,7 @@ def test_an_address_of_the_pod_itself(dst: str) -> None:
 
 
 def test_the_kernels_choice() -> None:
-    """The longest prefix, of two the lower metric, of equal ones the first."""
+    """The longest prefix counts, of two the lower metric, of equal ones the first."""
     routes = (found("20.0.0.0/8 eth0", metric=5), found("20.0.0.0/8 eth1"), found("20.0.0.0/8 eth0"), found("20.1.0.0/16 eth0"))
     ways = [explained(dst, within=inside(*routes)).now for dst in ("20.1.0.1", "20.2.0.1", "20.0.0.0/8", "20.0.0.0/7")]
     assert [str(each) for each in ways] == [
@@ -121,7 +121,7 @@ def test_why_there_is_no_route() -> None:
 
 
 def test_drift() -> None:
-    """What is missing, what of ours is too much, and what of others stands behind; a route by another gateway is both."""
+    """It lists what is missing, what of ours is surplus, and others' routes behind ours; a route by another gateway is both."""
     one = route("r", "20.0.0.0/8 eth1", "30.0.0.0/8 eth1 10.124.2.1", "40.0.0.0/8 eth1")
     book = Rulebook([one], ())
     before = inside(

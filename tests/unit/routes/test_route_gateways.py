@@ -1,4 +1,4 @@
-"""Of routes by gateways none takes the gateway of another one off its link, and none is refused for nothing."""
+"""No route by a gateway hides the gateway of another one, and none is refused without need."""
 
 from __future__ import annotations
 
@@ -112,7 +112,10 @@ GATEWAYS: tuple[Gateway, ...] = tuple((ip_address(f"10.0.0.{number}"), "eth1") f
     st.dictionaries(st.sampled_from(GATEWAYS), st.sets(st.integers(0, 7))),
 )
 def test_as_many_as_can_be(needs: list[Gateway | None], said: Mapping[Gateway, Collection[int]]) -> None:
-    """None of those that stay hides the gateway of one that stays; each that is lost does, or its own, or its own is hidden."""
+    """None that stays hides the gateway of another that stays.
+
+    Each refused one does so, or hides its own, or its own is hidden.
+    """
     hiders = {gateway: [each for each in numbers if each < len(needs)] for gateway, numbers in said.items()}
     lost = decide(needs, hiders)
 

@@ -1,4 +1,6 @@
-"""What holds of any Routes in any namespace: one route per destination, reachable gateways, nothing lost that the pod needs."""
+"""Invariants for any Routes in any namespace: one route per destination,
+reachable gateways, and everything the pod needs stays.
+"""
 
 from __future__ import annotations
 
@@ -181,7 +183,7 @@ def test_gateways_stay_reachable(seed: int) -> None:
 @settings(max_examples=20)
 @any_seed
 def test_nothing_is_refused_for_nothing(seed: int) -> None:
-    """A route that is refused for the sake of gateways would, beside those that are made, take one off its link."""
+    """A route that is refused because of gateways would hide one, together with those that are made."""
     rng = random.Random(seed)
     for _ in range(40):
         before, routes = any_inside(rng), any_routes(rng)

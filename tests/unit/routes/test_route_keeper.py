@@ -1,4 +1,4 @@
-"""When the thread that keeps routes works, when it waits, and how often a runtime that does not answer is asked."""
+"""When the thread that keeps routes works, when it waits, and how often it asks a runtime that does not answer."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def sources(**problems: str) -> Any:
 
 
 def test_without_what_it_needs_it_waits_until_it_is_asked() -> None:
-    """A pod or a look that is due cannot be served then; it is not tried again and again."""
+    """A pod or a look that is due cannot be served then, and is not tried again and again."""
     _, *others = Rounds(3, sources(), lambda: False).waits
     assert min(others) > 1e6
     assert Rounds(3, sources(), lambda: True).waits == [0.0] * 4
@@ -96,7 +96,7 @@ def namespaces(settings: Settings, runtime: Silent | None = None) -> NamespaceSo
 
 
 def test_a_runtime_that_does_not_answer_is_asked_ever_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each request takes seconds from a round, for which a change of a Route waits. What is wrong is told all the time."""
+    """Each request delays a round, and with it a change of a Route, by seconds. The problem is reported all the time."""
     now = 1000.0
     monkeypatch.setattr(places, "time", SimpleNamespace(monotonic=lambda: now))
     (tmp_path / "cri.sock").touch()
@@ -115,7 +115,7 @@ def test_a_runtime_that_does_not_answer_is_asked_ever_less_often(tmp_path: Path,
 
 
 def test_a_runtime_that_cannot_be_looked_for(tmp_path: Path) -> None:
-    """A socket that is not there is no runtime; one whose path cannot be followed may be one, and is asked."""
+    """A missing socket means no runtime; a path that cannot be followed may lead to one, which is asked."""
     (tmp_path / "loop.sock").symlink_to("loop.sock")
     for name, asked in (("none.sock", 0), ("loop.sock", 1)):
         settings = Settings(cri_socket=f"{tmp_path}/{name}", state_dir=str(tmp_path), cni_cache_dir=str(tmp_path))

@@ -1,4 +1,4 @@
-"""Which pods are looked at when: what changed, what is due, and nothing else; and what is known through a restart."""
+"""Which pods are looked at when: changed ones, due ones, and no others; and what is known after a restart."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_new_interface() -> None:
 
 
 def test_what_is_asked_of_a_pod_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until the pod, or anything else that is known, is another one; nothing is kept of pods that have gone."""
+    """It is computed once until the pod, or anything else that is known, changes; nothing is kept of pods that are gone."""
     node, asked = Node(), list[str]()
     claims = Rulebook.claims
 
@@ -198,7 +198,7 @@ def test_without_a_cluster_each_sandbox_is_a_pod() -> None:
 
 
 def test_a_file_wins_over_an_object_of_its_name() -> None:
-    """Two of one name would be two owners of one route."""
+    """A Route of the file replaces an object of its name, because two of one name would own the same route."""
     node = Node()
     both = KnownCluster((route("one", "172.16.0.0/16"),), (route("one", "172.17.0.0/16"),), pods=known().pods, has_api=True)
     node.visit(both)
@@ -281,7 +281,7 @@ def test_for_which_pods_the_runtime_is_asked() -> None:
 
 
 def test_pods_that_pretend_to_be_static() -> None:
-    """What says that it is another pod here is believed of a node's own object alone, and never in the place of a real pod."""
+    """Only a node's own object may say that it stands for another pod here, and never in place of a real pod."""
     mirror = {"kubernetes.io/config.mirror": "victim"}
 
     def of(name: str, uid: str, kind: str = "") -> Any:
@@ -302,7 +302,7 @@ def test_an_address_that_is_none() -> None:
 
 
 def test_a_pod_that_ends_keeps_its_routes() -> None:
-    """It is terminating for as long as it needs its connections."""
+    """A pod is terminating for as long as it needs its connections."""
     node, one = Node(), route("one", "172.16.0.0/16")
     node.visit(known(one))
     ending = [RoutePod("default", "a", "u-a", terminating=True), RoutePod("default", "b", "u-b")]
@@ -341,7 +341,7 @@ def test_a_pod_whose_namespace_is_odd() -> None:
 
 
 def test_networks_of_neighbours_are_one() -> None:
-    """An odd one does not swallow the others, and too many count as not known: each is a route in each pod."""
+    """An odd network does not swallow the others; too many count as unknown, because each is a route in each pod."""
     nodes = [ip_network(f"10.244.{number}.0/24") for number in range(200)]
     assert [str(each) for each in merge_networks([ip_network("0.0.0.0/0"), *nodes, ip_network("fd00::/64")])] == [
         "10.244.0.0/17",

@@ -1,4 +1,4 @@
-"""From what is asked of a pod to routes in its namespace: gateways, families, what others have, and the default route."""
+"""From the entries for a pod to routes in its namespace: gateways, families, others' routes, and the default route."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def resolved(*routes: RouteObject, within: Inside | None = None, cluster: Cluste
 
 
 def refusal(*routes: RouteObject, within: Inside | None = None, cluster: ClusterFacts = CLUSTER) -> str:
-    """Why the one entry is refused, all others being taken."""
+    """The reason why the only refused entry is refused."""
     [told] = resolved(*routes, within=within, cluster=cluster).refusals
     assert told.kind == "refused"
     return told.text
@@ -120,7 +120,7 @@ def test_the_default_of_gateways() -> None:
 
 
 def test_routes_of_ours_are_no_source_of_gateways() -> None:
-    """What we made before decides nothing: else the outcome would hang on what was applied last."""
+    """Our own routes are not used for that: otherwise the outcome would depend on what was applied last."""
     ours = found("10.124.0.0/16 eth1 10.124.2.1", OURS)
     assert lines(resolved(route("r", "172.16.0.0/16 eth1 auto"), within=inside(ours))) == ["172.16.0.0/16 dev eth1"]
 
@@ -236,7 +236,7 @@ def test_what_gates_do_not_keep() -> None:
 
 
 def test_what_stays_by_itself_is_not_kept() -> None:
-    """What another route than the default leads to, or an entry of a Route, needs no route more."""
+    """What another route than the default leads to, or an entry of a Route, needs no additional route."""
     others = inside(found("10.96.0.0/11 eth0 169.254.1.1"), found("192.0.2.0/24 eth0 169.254.1.1"))
     assert [str(each.dst) for each in resolved(route("r", "default eth1 10.124.2.1"), within=others).routes] == [
         "10.244.0.0/16",
@@ -299,7 +299,7 @@ def test_a_default_route_without_override() -> None:
 
 
 def test_what_is_applied_changes_nothing_of_the_outcome() -> None:
-    """With ours in the table already the same routes are wanted: a pass is idempotent."""
+    """With our routes already made the same ones are desired: a pass is idempotent."""
     one = route(
         "r", "default eth1 auto", "20.0.0.0/8 eth1 10.124.2.1", "shop/cart eth1", "fd00:9::/64 eth1", "10.124.2.128/25 eth0"
     )

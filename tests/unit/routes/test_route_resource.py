@@ -1,4 +1,4 @@
-"""Route objects as people write them: all that can be is taken, all that cannot is told, and nothing raises."""
+"""Route objects as people write them: everything valid is used, everything invalid is reported, and nothing raises."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_bad_entry_is_left_out_alone() -> None:
     ],
 )
 def test_what_holds_for_all_entries_must_be_readable(spec: Any, named: str) -> None:
-    """Half a selector might be that of every pod: a Route with an unreadable one asks for nothing, and says why."""
+    """Half a selector might select every pod: a Route with an unreadable one asks for nothing, and says why."""
     found = read(**spec)
     assert (found.is_unusable, found.networks, found.services) == (True, (), ())
     [problem] = found.problems
@@ -132,7 +132,7 @@ def test_what_holds_for_all_entries_must_be_readable(spec: Any, named: str) -> N
 
 
 def test_a_gate_that_cannot_be_read_is_taken_with_caution() -> None:
-    """Its value is told, and what is done is what cannot harm."""
+    """Its value is reported, and counts as the harmless one."""
     found = read(feature_gate={"override": "maybe", "allow-apiserver": "yes", "keep-cluster-routes": [], "allow-dns": True})
     assert found.gates == FeatureGates(allow_apiserver=False, allow_dns=True, override=False, keep_cluster_routes=True)
     assert len(found.problems) == 3

@@ -1,4 +1,4 @@
-"""Which Routes ask for which destinations of a pod: selection, exclusion, Services, and what is left alone."""
+"""Which Routes ask for which destinations of a pod: selection, exclusion, Services, and pods that are left alone."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def specs(found: PodClaims) -> list[str]:
     ],
 )
 def test_selection(spec: dict[str, Any], selected: str) -> None:
-    """Any selector selects, none at all is every pod, and exclusion beats inclusion."""
+    """Any matching selector selects, no selector means every pod, and exclusion takes precedence."""
     one = route("r", "20.0.0.0/8 eth1", **spec)
     assert " ".join(pod.name.partition("-")[0] for pod in PODS if asked(pod, one).claims) == selected
 
 
 def test_what_is_not_known_never_counts_as_no() -> None:
-    """A pod whose owners or whose namespace's labels are not known yet is excluded where they might, and not included."""
+    """While a pod's owners or its namespace's labels are unknown, it is excluded if they might match, and not included."""
     unknown = replace(WEB, owners=None)
     workload = {"workloads": [{"kind": "Deployment", "namespace": "shop", "name": "api"}]}
     elsewhere = {"workloads": [{"kind": "Deployment", "namespace": "other", "name": "api"}]}
@@ -215,7 +215,7 @@ def test_api_server_and_dns(entry: str, gate: str) -> None:
 
 
 def test_addresses_of_a_service_that_no_route_may_have() -> None:
-    """Who writes its addresses decides about no more than who writes a Route."""
+    """A Service's author can choose no address that a Route's author could not."""
     odd = service("shop/odd", "169.254.169.254", "127.0.0.1", "224.0.0.1", "fe80::5", "10.96.1.9")
     book = Rulebook([route("r", "shop/odd eth1")], (odd,), CLUSTER)
     found = book.claims(WEB)
@@ -254,7 +254,7 @@ def test_order_of_claims() -> None:
 
 
 def test_an_unusable_route_concerns_no_pod() -> None:
-    """Its selector cannot be read, so it is for none, and is told nowhere but in itself."""
+    """Its selector cannot be read, so it selects no pod, and is reported only in itself."""
     bad = read_route(thing(route=[{"dst": "20.0.0.0/8", "dev": "eth1"}], pods=[{}]))
     found = asked(WEB, bad)
     assert (found.claims, found.told, found.routes) == ((), (), ())

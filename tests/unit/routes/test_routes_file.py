@@ -1,4 +1,4 @@
-"""The setting routes_file: what is read, and what is told and changes nothing."""
+"""The setting routes_file: which files are read, and which are reported and change nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", " \n", "{", "- 7", "a: b", "\udcff"])
 def test_what_cannot_be(tmp_path: Path, text: str) -> None:
-    """An empty file may be one that is being written; others are no file with routes. Each is an error that names it."""
+    """An empty file may still be being written; others have no routes. Each is an error that names it."""
     path = tmp_path / "cr-config.yaml"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(InvalidConfig, match=r"cr-config\.yaml"):
@@ -43,7 +43,7 @@ def test_what_cannot_be(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize(("mode", "owner"), [(0o666, 0), (0o664, 0), (0o644, 1000)])
 def test_a_file_that_others_can_write(tmp_path: Path, mode: int, owner: int) -> None:
-    """Root does what it says in every pod: it must be root's alone."""
+    """Root would make its routes in every pod: a file that other users can write is refused."""
     path = tmp_path / "cr-config.yaml"
     path.write_text("[]")
     path.chmod(mode)
@@ -53,7 +53,7 @@ def test_a_file_that_others_can_write(tmp_path: Path, mode: int, owner: int) -> 
 
 
 def test_two_routes_of_one_name(tmp_path: Path) -> None:
-    """They are refused together: which of them counts would hang on their order."""
+    """Both are refused: otherwise their order would decide which one counts."""
     thing = {"apiVersion": "k8s.ovn.org/v1", "kind": "Route", "metadata": {"name": "a"}, "spec": {"route": [], "svc": []}}
     (tmp_path / "cr-config.yaml").write_text(json.dumps([thing, thing]))
     with pytest.raises(InvalidConfig, match="twice: objects number 1 and 2"):
