@@ -36,7 +36,7 @@ CHANGED = replace(
 )
 EFFECTS = ("set_up", "add_address", "remove_address", "add_route", "replace_route", "remove_route", "add_rule", "remove_rule")
 MOST = 40
-"""More than any of these changes has."""
+"""More effects than any of these changes has."""
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def site(node: Node) -> Iterator[Site]:
 
 
 def killed(node: Node, gateways: tuple[Gateway, ...], after: int) -> bool:
-    """Whether a process that brings the node to these gateways had so many effects, and was killed behind the last of them."""
+    """Whether a process that reconciles these gateways had so many effects, and was killed after the last of them."""
     return died(_die, node.environ, switch_of(node).netns, gateways, after)
 
 
@@ -79,7 +79,7 @@ def _die(environ: dict[str, str], place: str, gateways: tuple[Gateway, ...], aft
     ids=["made", "changed", "undone"],
 )
 def test_killed_after_each_effect(node: Node, site: Site, before: tuple[Gateway, ...], after: tuple[Gateway, ...]) -> None:
-    """Whatever was done by then: the next process completes it, or goes back where that is desired by now."""
+    """At whatever point a process died, the next one completes the change, or reverts it if the spec has changed back."""
 
     def bring(gateways: tuple[Gateway, ...]) -> dict[str, list[str]]:
         assert site.keep(*gateways) == (BOTH_HOLD if gateways else {})

@@ -1,4 +1,4 @@
-"""What an agent knows of routes is kept for the next one: through SIGKILL at each moment of the write, and on a full disk."""
+"""An agent's notes of routes are kept for the next one: through SIGKILL at each moment of the write, and on a full disk."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from userspace_cni.routes.routes_service import NodeRoutes
 
 FORMER, NEXT = "172.16.0.0/16", "172.17.0.0/16"
 CALLS = ("open", "fchmod", "write", "close", "rename")
-"""What the write of a file calls, in the order in which it does."""
+"""The calls that write a file, in their order."""
 MOST = 20
 WARNING = "what is known of routes cannot be kept"
 
 
 class Keeping:
-    """A node without a cluster below `directory`: what is known is what its file of routes says."""
+    """A node without a cluster below `directory`: all that is known comes from its file of routes."""
 
     def __init__(self, directory: Path) -> None:
         self.state, self.file = directory / "state", directory / "routes" / "cr-config.json"
@@ -43,20 +43,20 @@ class Keeping:
         self.environ = {f"USERSPACE_CNI_{name}": str(value) for name, value in {**own, **none}.items()}
 
     def spec(self, *destinations: str) -> None:
-        """The file asks for routes to these."""
+        """Write the file, which asks for routes to these."""
         new = self.file.with_suffix(".new")
         new.write_text(json.dumps([{"route": each, "dev": "eth1"} for each in destinations]))
         new.rename(self.file)
 
     @property
     def kept(self) -> list[str]:
-        """The destinations that are kept; the file must be whole."""
+        """The destinations that are kept; the file has to be complete."""
         [thing] = json.loads((self.state / KNOWN_ROUTES).read_text())["from_file"]
         return [each["dst"] for each in thing["spec"]["route"]]
 
     @property
     def files(self) -> set[str]:
-        """What of routes is in the state directory."""
+        """The files about routes in the state directory."""
         return {each.name for each in self.state.iterdir() if KNOWN_ROUTES in each.name}
 
     @contextmanager
@@ -71,7 +71,7 @@ class Keeping:
                 made.stop()
 
     def run(self, destination: str) -> None:
-        """Have an agent until it has kept what the file says by then."""
+        """Run an agent until it has kept what the file has by then."""
         self.spec(destination)
         with self.agent():
             wait_until(
@@ -79,7 +79,7 @@ class Keeping:
             )
 
     def killed(self, number: int, *, in_half: bool = False) -> bool:
-        """Have an agent die before its call `number` of those that write the file, or else keep it; whether it died."""
+        """Make an agent die before its call `number` of those that write the file, unless it makes fewer; whether it died."""
         return died(_die, self.environ, number, in_half)
 
 
@@ -128,7 +128,7 @@ def _die(environ: dict[str, str], number: int, in_half: bool) -> None:
 
 @pytest.fixture
 def keeping(tmp_path: Path) -> Keeping:
-    """A node whose former agent has kept what it knew."""
+    """A node whose former agent has kept its notes."""
     made = Keeping(tmp_path)
     made.state.mkdir(mode=0o700)
     made.run(FORMER)
@@ -136,7 +136,7 @@ def keeping(tmp_path: Path) -> Keeping:
 
 
 def goes_on(keeping: Keeping, destination: str) -> None:
-    """The next agent begins with what is kept, while its own source cannot be read."""
+    """The next agent begins with the kept notes while its own source cannot be read."""
     keeping.file.write_text("[{")
     with keeping.agent() as agent:
         told = wait_until(lambda: (found := agent.describe())["problems"].get("file") and found["routes"] and found)
@@ -145,8 +145,10 @@ def goes_on(keeping: Keeping, destination: str) -> None:
 
 
 def test_killed_before_each_call_of_the_write(keeping: Keeping) -> None:
-    """The file is the former one, whole, until it is the new one; one temporary file at most is left, and the next write takes
-    that away."""
+    """The file is the complete former one until it is the complete new one.
+
+    At most one temporary file is left, which the next write removes.
+    """
     number = 0
     keeping.spec(NEXT)
     while keeping.killed(number):
@@ -159,7 +161,7 @@ def test_killed_before_each_call_of_the_write(keeping: Keeping) -> None:
 
 
 def test_killed_amid_the_write(keeping: Keeping) -> None:
-    """Half of a file is under its temporary name alone: the next agent goes on from the former file, and writes the new one."""
+    """Half of a file exists only under its temporary name: the next agent uses the former file, and writes the new one."""
     keeping.spec(NEXT)
     for _ in range(2):
         assert keeping.killed(CALLS.index("write"), in_half=True)
@@ -174,8 +176,11 @@ def test_killed_amid_the_write(keeping: Keeping) -> None:
 
 
 def test_a_full_disk(keeping: Keeping, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """The former file stays and nothing beside it, and with room the new one is kept by itself. Each time that the disk is full
-    there is one warning however many rounds there are: the second time, right after the first, not at once."""
+    """The former file stays, with nothing beside it, and once there is room the new one is kept without a further cause.
+
+    Each time that the disk is full there is one warning, however many rounds there are: the second time, right after the first,
+    not at once.
+    """
     monkeypatch.setattr(routes_service, "KEEP_S", 0.0)
     monkeypatch.setattr(routes_service, "KEEP_AGAIN_S", 0.1)
     monkeypatch.setattr(repeats, "PAUSE_MIN_S", 2.0)

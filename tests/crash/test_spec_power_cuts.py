@@ -1,6 +1,7 @@
-"""Power cuts amid specs of the node: whatever unflushed writes are lost or torn, the next boot meets the spec or undoes all.
+"""Power cuts while specs of the node change: whatever unflushed writes are lost or torn, the next boot meets the spec or undoes
+all.
 
-The effects are hostile: all that was made stands after the boot, as rows of OVSDB do.
+The effects are hostile: everything that was made still exists after the boot, as rows of OVSDB do.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Stand = dict[tuple[str, str], Step]
 
 
 def cuts(directory: Path, change: str, patch: pytest.MonkeyPatch, *, flushes: bool = True) -> Iterator[tuple[Image, Stand]]:
-    """Every different power cut amid the change: content of the disk, without the run directory, and what stands."""
+    """Every different power cut during the change: the disk's content without the run directory, and what exists."""
     first, last = CHANGES[change]
     site, trace = Site(directory), Trace(directory)
     with patch.context() as patched:
@@ -43,7 +44,7 @@ def cuts(directory: Path, change: str, patch: pytest.MonkeyPatch, *, flushes: bo
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_next_boot_meets_or_undoes_it(memory: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:  # noqa: F811
-    """For each power cut: a spec is met by the next boot and nothing else stands; undone, nothing is left, nor without a spec."""
+    """After each power cut, the next boot meets the spec and nothing else exists; without the spec, nothing is left."""
     number = 0
     for number, (image, stand) in enumerate(cuts(memory / "told", change, monkeypatch), 1):
         for desired in ((spec(*NEW),), ()):
@@ -61,7 +62,7 @@ def test_the_next_boot_meets_or_undoes_it(memory: Path, monkeypatch: pytest.Monk
 
 
 def test_a_disk_that_lies_is_found(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    """The replay can fail: without flushes something stands that no record leads to."""
+    """The replay can fail: without flushes something remains that no record names."""
     left: set[str] = set()
     for number, (image, stand) in enumerate(cuts(memory / "told", "applied", monkeypatch, flushes=False)):
         directory = memory / str(number)

@@ -26,7 +26,7 @@ CALLS = 10
 
 
 def around(*names: str) -> list[str]:
-    """Each point, before and after."""
+    """Each point, with "before" and "after"."""
     return [f"{when} {name}" for name in names for when in ("before", "after")]
 
 
@@ -133,8 +133,9 @@ class Victim:
 
 @dataclass
 class Stillness:
-    """A watch of a call's points: `broken` are those "before" something at which files, mounts or rows differ from the point
-    "after" something that was passed just before."""
+    """Watches a call's points: `broken` lists each "before" point at which files,
+    mounts or rows differ from the "after" point passed just before.
+    """
 
     node: Node
     passed: list[str] = field(default_factory=list)
@@ -160,8 +161,9 @@ class Stillness:
 
 @contextmanager
 def _with_time() -> Iterator[None]:
-    """What is finished for others has the time that it takes on any machine: what does not come to its end within 2 s is left
-    for the next pass or call."""
+    """Finishing for others takes the time that it takes on any machine: what does
+    not end within 2 s is left for the next pass or call.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cleanup, "TURN_S", FOR_EVER_S)
         yield

@@ -78,12 +78,12 @@ DESCRIPTORS = ["memory", "kick", "call", "socket", "root"]
 
 
 Message = tuple[bytes, list[str]]
-"""Bytes, and the descriptors that go with them."""
+"""Bytes, and the descriptors that are sent with them."""
 
 
 @st.composite
 def message(draw: Any) -> Message:
-    """A nearly valid message: bytes, and the descriptors that go with it."""
+    """A nearly valid message: bytes, and the descriptors that are sent with it."""
     request = draw(st.sampled_from([*VhostRequest, *PAYLOADS, *PAYLOADS, *PAYLOADS]))
     payload = draw(PAYLOADS.get(request, st.just(b"")) if draw(st.integers(0, 9)) else st.binary(max_size=80))
     wanted = {VhostRequest.SET_MEM_TABLE: ["memory"] * max(0, (len(payload) - 8) // 32), VhostRequest.SET_VRING_KICK: ["kick"]}

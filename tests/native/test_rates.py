@@ -1,4 +1,4 @@
-"""When `load` takes a way for cut: over rings whose other side is in Python."""
+"""When `load` declares a path dead: over rings whose other side is in Python."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CutWay(Pair):
         return cast("tuple[QueuePair, QueuePair]", self.__dict__["ends"])
 
     def hung_up(self) -> str:
-        """The other side is there, it only does nothing."""
+        """The other side exists; it only does nothing."""
         return ""
 
     def cut(self, what: str) -> str:

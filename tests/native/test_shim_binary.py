@@ -123,15 +123,15 @@ NOTHING = dict.fromkeys((f"USERSPACE_CNI_{key.upper()}" for key in NAMED), "")
 
 
 def settings_in_force(caller: Caller, **environ: str) -> tuple[str, str, int]:
-    """Socket, spool and bound in force, as the binary prints them for people."""
+    """Socket, spool and its bound, as the binary prints them for people."""
     said = re.search(r"socket: (.*)\nspool of DELs while it is away: (.*) \(at most (\d+)\)\n", caller.run("", **environ).stderr)
     assert said
     return said[1], said[2], int(said[3])
 
 
 def test_the_rule_is_the_agents(caller: Caller, tmp_path: Path) -> None:
-    """Whichever of socket, run_dir and state_dir are in the file and in the environment: with the same of both, the binary and an
-    agent mean the same socket and the same spool.
+    """Whichever of socket, run_dir and state_dir are in the file and the
+    environment, binary and agent use the same socket and spool.
     """
     config = tmp_path / "config.toml"
     binary = Path(caller.program).read_bytes()
@@ -164,8 +164,10 @@ def test_the_rule_is_the_agents(caller: Caller, tmp_path: Path) -> None:
     ],
 )
 def test_an_environment_that_contradicts_the_file(caller: Caller, environ: dict[str, str], said: list[tuple[str, ...]]) -> None:
-    """A call that uses another socket or other records than the file was installed for warns of each: the variable, what is used,
-    and what was installed. Another spelling of the same path is no contradiction, and VERSION has nothing to say.
+    """A call with another socket or other records than the file was installed for warns of each.
+
+    The warning has the variable, what is used, and what was installed. Another path to the same directory is no contradiction,
+    and VERSION prints nothing.
     """
     path = Path(caller.program)
     path.write_bytes(filled(path.read_bytes(), Settings(run_dir="/run/a", state_dir="/state")))

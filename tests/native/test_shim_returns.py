@@ -1,4 +1,4 @@
-"""An agent that has ended and comes back: which verbs wait for it, for how long, and where none is waited for."""
+"""An agent that has ended and comes back: which verbs wait for it, for how long, and when none waits."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.lab.node.agentless import (
 from tests.lab.switch.switch import wait_until
 
 HOW = ("ended", "was killed")
-"""How the agent that was there has ended: it removes its socket, or leaves a dead one. The lock's file stays."""
+"""How the former agent has ended: it removes its socket, or leaves a dead one. The lock's file stays."""
 WAITED_MS = 2900
-"""A shim that waits for an agent to come back waits longer."""
+"""A shim that waits longer for an agent to come back."""
 
 
 def left_by_an_agent(caller: Caller, how: str) -> None:
-    """Make what an agent leaves that has ended so."""
+    """Make what an agent leaves that ended in this way."""
     lock(caller)
     if how == "was killed":
         with socket.socket(socket.AF_UNIX) as dead:
@@ -45,7 +45,7 @@ def lock(caller: Caller) -> None:
 
 
 def waited_ms(done: Done) -> int:
-    """For how long the shim has tried to connect, by its own words."""
+    """For how long the shim tried to connect, according to its own output."""
     found = re.search(r"connecting for (\d+) ms", done.stdout.decode() + done.stderr)
     assert found, done
     return int(found[1])
@@ -68,7 +68,7 @@ def test_an_agent_that_comes_back(caller: Caller, verb: str, how: str) -> None:
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("verb", ["ADD", "CHECK"])
 def test_an_agent_that_does_not(impatient: Caller, verb: str, how: str) -> None:
-    """After the time of a restart the answer is 11 with the reason; the waiting costs next to no processor time."""
+    """After the time of a restart the answer is 11 with the reason; waiting costs almost no processor time."""
     left_by_an_agent(impatient, how)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = impatient.run(verb)
@@ -96,7 +96,7 @@ def test_del_does_not_wait(caller: Caller) -> None:
 
 
 def test_where_no_agent_was(caller: Caller) -> None:
-    """Where no agent was since the boot, none is waited for, whatever is at the socket's path."""
+    """If there was no agent since the boot, no verb waits, whatever is at the socket's path."""
     done = caller.run("ADD")
     refused(done, 11, "path is absent")
     assert waited_ms(done) < WAITED_MS
