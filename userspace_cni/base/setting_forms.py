@@ -66,6 +66,15 @@ REMOTE: Final = SettingForm(
     ),
     {"pattern": f"^(unix:/.*|tcp:{_ADDRESS})$", "maxLength": len("unix:") + SUN_PATH_MAX},
 )
+REMOTES: Final = SettingForm(
+    lambda text: (
+        ""
+        if all(map(_is_database, _addresses(text)))
+        else f"it must be unix:/PATH, with a path of at most {SUN_PATH_MAX} bytes, tcp:IP:PORT, ssl:IP:PORT, or several of them"
+    ),
+    {"pattern": f"^((unix:/[^,]*|(tcp|ssl):{_ADDRESS})(,(unix:/[^,]*|(tcp|ssl):{_ADDRESS}))*)?$"},
+)
+"""The addresses of a database that may be a cluster; "" for none."""
 NETWORK: Final = SettingForm(
     lambda text: "" if _is_network(text) else "it must be a network, such as 10.96.0.0/12", {"pattern": "/"}
 )
@@ -112,3 +121,12 @@ def _is_remote(text: str) -> bool:
     if scheme == "unix":
         return rest.startswith("/") and "\0" not in rest and len(os.fsencode(rest)) <= SUN_PATH_MAX
     return scheme == "tcp" and _is_address(rest)
+
+
+def _is_database(text: str) -> bool:
+    """Whether it is an address of a database of a cluster, which may be reached by TLS."""
+    return _is_remote(f"tcp:{text.removeprefix('ssl:')}" if text.startswith("ssl:") else text)
+
+
+def _addresses(text: str) -> list[str]:
+    return text.split(",") if text else []

@@ -24,6 +24,7 @@ from userspace_cni.base.setting_forms import (
     NETWORK,
     POSITIVE,
     REMOTE,
+    REMOTES,
     SettingForm,
     between,
     directory,
@@ -123,6 +124,17 @@ class Settings:
         "the bridge on which the node gets the port that kube-ovn's annotations of it describe; empty for none",
         matching(rf"({LINK_NAME})?", f"it must be empty or match {LINK_NAME}"),
     )
+    ovn_nb: str = _setting(
+        "", "OVN's northbound database; empty for what external_ids:ovn-nb of the switch says, or the usual socket", REMOTES
+    )
+    ovn_sb: str = _setting(
+        "",
+        "OVN's southbound database; empty for what external_ids:ovn-remote of the switch says, or the usual socket",
+        REMOTES,
+    )
+    ovn_private_key: str = _setting("", "our private key for OVN's databases at `ssl:` addresses", FILE)
+    ovn_certificate: str = _setting("", "the certificate of `ovn_private_key`", FILE)
+    ovn_ca_cert: str = _setting("", "the certificate of the authority that signed those of OVN's databases", FILE)
     network_objects: bool = _setting(
         False, "whether objects of the API (ProviderNetwork, Vlan, Subnet of userspace-cni.io) describe this node's network"
     )

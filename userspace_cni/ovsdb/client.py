@@ -263,9 +263,15 @@ class Session(Generic[I]):
 
     def look(self, look: Callable[[Session[I]], T]) -> T:
         """The result of `look` on the replica now; the server is not asked."""
+        with self.held():
+            return look(self)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """The replica as it is now, for as long as the block takes: it may not wait."""
         with self._lock:
             self.replica.require()
-            return look(self)
+            yield
 
     def watch(self, table: str, name: str, look: Callable[[], T | None]) -> Watch[T]:
         """Call `look` now, and again when the row of that name has changed; the name of the root table's row is ""."""

@@ -19,6 +19,7 @@ STRING_OR_NONE: Final[Type] = {"key": "string", "min": 0}
 STRINGS: Final[Type] = {"key": "string", "min": 0, "max": "unlimited"}
 INTEGER_OR_NONE: Final[Type] = {"key": "integer", "min": 0}
 MAP: Final[Type] = {"key": "string", "value": "string", "min": 0, "max": "unlimited"}
+BOOLEAN_OR_NONE: Final[Type] = {"key": "boolean", "min": 0}
 # References are declared as plain UUIDs: a referenced row that is not replicated would otherwise be left out of the value.
 REFERENCE_OR_NONE: Final[Type] = {"key": "uuid", "min": 0}
 REFERENCES: Final[Type] = {"key": "uuid", "min": 0, "max": "unlimited"}
@@ -54,9 +55,11 @@ class Database(Generic[I]):
 
     `tables`: the columns with their types, by table. `root`: the table that has one row. `named`: tables whose rows are found by
     their column `name`. `chosen`: tables of which a session has only the rows that clauses choose, unless it replicates
-    everything. `observed`: further columns, of sessions that replicate everything. `index`: makes that of a session, which
-    replicates everything or not. `refused`: the error for what the server rejects. `setting` and `initialise`: for messages, what
-    says where it is, and what makes its row.
+    everything. `observed`: further columns, of sessions that replicate everything. `optional`: further columns, and tables, of
+    those that the server has: it is asked, by each session. `lasting`: tables beside `root` whose rows nothing has to refer to.
+    `unique`: tables of `named` that have one row of a name. `index`: makes that of a session, which replicates everything or not.
+    `refused`: the error for what the server rejects. `setting` and `initialise`: for messages, what says where it is, and what
+    makes its row.
     """
 
     name: str
@@ -66,15 +69,25 @@ class Database(Generic[I]):
     named: frozenset[str] = frozenset()
     chosen: frozenset[str] = frozenset()
     observed: Mapping[str, Mapping[str, Type]] = field(default_factory=dict)
+    optional: Mapping[str, Mapping[str, Type]] = field(default_factory=dict)
+    lasting: frozenset[str] = frozenset()
+    unique: frozenset[str] = frozenset()
     refused: type[RowsRefused] = RowsRefused
     setting: str = ""
     initialise: str = ""
 
     def schema(self, *, everything: bool) -> dict[str, Any]:
         """The schema of the columns that a session replicates, as ovs.db.idl takes it."""
-        columns = {table: {**of, **(self.observed.get(table, {}) if everything else {})} for table, of in self.tables.items()}
-        tables = {table: {"columns": {name: {"type": kind} for name, kind in of.items()}} for table, of in columns.items()}
-        return {"name": self.name, "version": "0.0.0", "tables": tables | {self.root: {**tables[self.root], "isRoot": True}}}
+        parts = (self.tables, self.observed if everything else {}, self.optional)
+        tables = {
+            table: {
+                "columns": {column: {"type": kind} for part in parts for column, kind in part.get(table, {}).items()},
+                "isRoot": table == self.root or table in self.lasting,
+                "indexes": [["name"]] if table in self.unique else [],
+            }
+            for table in dict.fromkeys(table for part in parts for table in part)
+        }
+        return {"name": self.name, "version": "0.0.0", "tables": tables | {self.root: {**tables[self.root], "maxRows": 1}}}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from ovs.db import idl as ovs_idl
@@ -41,6 +42,17 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
         rows: list[dict[str, Any]] = self._answers[number]["rows"]
         return rows
 
+    def extend(self, operations: list[Operation]) -> int:
+        """Add operations as they are; returns the number by which `answers` finds the first one's answer."""
+        first = len(self._operations)
+        for each in operations:
+            self.add_op(each)
+        return first
+
+    def answers(self, first: int, count: int) -> list[Any]:
+        """The server's answers to operations, in order. Only after the commit."""
+        return self._answers[first : first + count]
+
     def _process_reply(self, msg: Any) -> None:
         """As the base class, and keep the answers."""
         super()._process_reply(msg)
@@ -58,11 +70,17 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
         wait = {"op": "wait", "table": table, "where": where, "columns": columns, "until": until, "rows": rows}
         self.add_op(wait | {"timeout": 0})
 
-    def write(self, table: str, columns: dict[str, Any]) -> Json:
-        """Insert a row; returns the reference to it within this transaction."""
+    def write(self, table: str, columns: dict[str, Any], *, row_id: uuid.UUID | None = None) -> Json:
+        """Insert a row; returns the reference to it within this transaction.
+
+        `row_id`: its UUID, else the server's choice. A server of OVS 3.1 or later takes it, and refuses one that a row has.
+        """
+        row = {column: as_json(value) for column, value in columns.items()}
+        if row_id is not None:
+            self.add_op({"op": "insert", "table": table, "uuid": str(row_id), "row": row})
+            return ("uuid", str(row_id))
         self._inserted += 1
         name = f"row{self._inserted}"
-        row = {column: as_json(value) for column, value in columns.items()}
         self.add_op({"op": "insert", "table": table, "uuid-name": name, "row": row})
         return ("named-uuid", name)
 
@@ -80,8 +98,12 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
 
     def mutate(self, row: Any, column: str, mutator: str, members: list[Json]) -> None:
         """Insert members into the column, or delete them from it."""
-        mutations = [[column, mutator, ("set", members)]]
-        self.add_op({"op": "mutate", "table": table_of(row), "where": by_uuid(row), "mutations": mutations})
+        self.mutate_by_id(table_of(row), row.uuid, column, mutator, members)
+
+    def mutate_by_id(self, table: str, row_id: uuid.UUID, column: str, mutator: str, members: Sequence[Any]) -> None:
+        """As `mutate`, of the row with this UUID."""
+        mutations = [[column, mutator, ("set", [as_json(each) for each in members])]]
+        self.add_op({"op": "mutate", "table": table, "where": [["_uuid", "==", as_json(row_id)]], "mutations": mutations})
 
     def part(self, kind: type[P], name: str, make: Callable[[], P]) -> P:
         """What the commands of a group change together, as one row and what refers to it: it is made once, and written last."""

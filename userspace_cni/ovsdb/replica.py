@@ -12,6 +12,7 @@ It must never connect twice, and never wait by itself: the holder of the lock de
 
 from __future__ import annotations
 
+import json
 import select
 import threading
 from collections.abc import Callable, Mapping
@@ -155,6 +156,35 @@ class Replica(ovs_idl.Idl, Generic[I]):  # type: ignore[misc]
         mine = (row for row in rows if value_of(row, "name") == self.database.name)
         return any(value_of(row, "model") == "clustered" and not value_of(row, "leader") for row in mine)
 
+    def send_request(self, request: Any) -> Any:
+        """As the base class. Of what the database describes as optional, only what the server has is asked for."""
+        if request.method.startswith("monitor") and request.params[0] == self.database.name and self.database.optional:
+            request.params[2] = self._without_lacking(request.params[2])
+            if self.lost:
+                return None
+        return super().send_request(request)
+
+    def _without_lacking(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """The tables and columns of a request without those that the server lacks, which the replica then lacks, too."""
+        served, optional = self._served(), self.database.optional
+        for table in list(asked):
+            columns = served.get(table, {})
+            lacking = [column for column in asked[table][0]["columns"] if column not in columns]
+            for column in lacking:
+                if column not in optional.get(table, {}):
+                    self.lose(f"its schema lacks column {column} of table {table}")
+                del self.tables[table].columns[column]
+            asked[table][0]["columns"] = [column for column in asked[table][0]["columns"] if column not in lacking]
+            if not self.tables[table].columns:
+                del self.tables[table], asked[table]
+        return asked
+
+    def _served(self) -> dict[str, Any]:
+        """The columns of the server's tables, by its database _Server. ovs.db.idl has fetched that before it asks for rows."""
+        rows = self.server_tables["Database"].rows.values() if self.server_tables else ()
+        texts = [text for row in rows if value_of(row, "name") == self.database.name for text in value_of(row, "schema")]
+        return {name: table["columns"] for text in texts for name, table in json.loads(text)["tables"].items()}
+
     def force_reconnect(self) -> None:
         """The server says that it has no such database, or is cut off from its cluster: the connection is lost."""
         self.lose("it does not serve the database now")
@@ -207,6 +237,10 @@ class Replica(ovs_idl.Idl, Generic[I]):  # type: ignore[misc]
         for watch in tuple(self.watches.get((table, name), ())):
             watch.look()
 
+    def has(self, table: str, column: str) -> bool:
+        """Whether rows of the table have the column here; those that the server lacks they have not."""
+        return table in self.tables and column in self.tables[table].columns
+
     def names(self, table: str) -> Mapping[str, Any]:
         """The replicated rows of a table of `Database.named` by name."""
         return self._names[table]
@@ -221,7 +255,7 @@ class Replica(ovs_idl.Idl, Generic[I]):  # type: ignore[misc]
         if self.everything or (needs <= self._clauses and self.state != self.IDL_S_INITIAL):
             return
         self._clauses |= needs
-        for table in self.database.chosen:
+        for table in self.database.chosen & self.tables.keys():
             self.cond_change(table, json_condition(self._clauses, self.database.tables[table]))
 
     @property

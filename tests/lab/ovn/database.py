@@ -45,12 +45,12 @@ def _new_key(path: str) -> tuple[str, ...]:
 class NorthboundDatabase(Started):
     """It is served from `start` to `stop`, below `directory`, whose path is short; it has rows, and no northd reads them."""
 
-    def __init__(self, directory: Path, authority: Authority) -> None:
+    def __init__(self, directory: Path, authority: Authority, schema: Path = SCHEMAS / "ovn-nb.ovsschema") -> None:
         self._dir = directory
         self._key, self._certificate = authority.sign("server")
         self._authority = authority
         self._process: subprocess.Popen[bytes] | None = None
-        self._run("ovsdb-tool", "create", f"{directory}/nb.db", str(SCHEMAS / "ovn-nb.ovsschema"))
+        self._run("ovsdb-tool", "create", f"{directory}/nb.db", str(schema))
 
     def begin(self) -> None:
         self.start()

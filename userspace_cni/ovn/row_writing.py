@@ -1,0 +1,189 @@
+"""Writes desired rows into OVN's northbound database: the difference alone, in one transaction.
+
+What was compared is verified by the server; when it has changed meanwhile, or another writer has made the row first, the
+comparison is made anew.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.ovn.desired_rows import Changes, DesiredRow, FoundRow, RowChange, RowKey, compare
+from userspace_cni.ovn.northbound import NorthboundClient, NorthboundSession
+from userspace_cni.ovn.northbound_tables import CONNECTION, GLOBAL, NAT, ROUTER, ROUTER_PORT, STATIC_ROUTE, SWITCH, SWITCH_PORT
+from userspace_cni.ovsdb.column_values import columns_of, references, table_of, value_of
+from userspace_cni.ovsdb.draft import Draft
+from userspace_cni.ovsdb.groups import Command, RefusedCommand
+
+HOLDERS: Final[Mapping[str, tuple[str, str]]] = {
+    CONNECTION: (GLOBAL, "connections"),
+    SWITCH_PORT: (SWITCH, "ports"),
+    ROUTER_PORT: (ROUTER, "ports"),
+    STATIC_ROUTE: (ROUTER, "static_routes"),
+    NAT: (ROUTER, "nat"),
+}
+"""What has the rows of a table, and the column for them."""
+_RACED: Final = ("duplicate", "constraint violation")
+"""The server's words when another writer was first: with the row's UUID, or with its name where names are unique."""
+
+
+class SessionRows:
+    """The rows of a session, as `compare` needs them. Only within the session's lock."""
+
+    def __init__(self, session: NorthboundSession) -> None:
+        self._session = session
+        self._replica = session.replica
+        self._names: dict[str, dict[str, list[Any]]] = {}
+        self._holders: dict[str, dict[uuid.UUID, Any]] = {}
+
+    def has(self, table: str, column: str) -> bool:
+        return self._replica.has(table, column)
+
+    def called(self, key: RowKey, columns: Iterable[str]) -> Sequence[FoundRow]:
+        found = {row.uuid: row for row in self._named(key)}
+        if key.table in self._replica.tables and (row := self._replica.tables[key.table].rows.get(key.row_id)) is not None:
+            found[row.uuid] = row
+        return [self._found(row, key, columns) for row in found.values()]
+
+    def of_scope(self, scope: str) -> Iterable[FoundRow]:
+        for table in self._replica.tables:
+            if self.has(table, "external_ids"):
+                for row in self._session.rows(table):
+                    found = self._found(row, self._key(row), ())
+                    if found.scope == scope:
+                        yield found
+
+    def holder(self, row: FoundRow) -> tuple[FoundRow, str] | None:
+        if row.key.table not in HOLDERS:
+            return None
+        table, column = HOLDERS[row.key.table]
+        if row.key.table not in self._holders:
+            self._holders[row.key.table] = {
+                each: holder for holder in self._session.rows(table) for each in references(holder, column)
+            }
+        holder = self._holders[row.key.table].get(row.row_id)
+        return None if holder is None else (self._found(holder, self._key(holder), ()), column)
+
+    def _named(self, key: RowKey) -> Sequence[Any]:
+        """The rows of this name, where the table has names; and the one row of the root table."""
+        if key.table == self._replica.database.root:
+            return (self._session.root(),)
+        if not self.has(key.table, "name"):
+            return ()
+        if key.table in self._replica.database.unique:
+            row = self._session.row(key.table, key.name)
+            return () if row is None else (row,)
+        if key.table not in self._names:
+            names = self._names.setdefault(key.table, {})
+            for row in self._session.rows(key.table):
+                names.setdefault(value_of(row, "name"), []).append(row)
+        return self._names[key.table].get(key.name, ())
+
+    def _key(self, row: Any) -> RowKey:
+        table = table_of(row)
+        return RowKey(table, value_of(row, "name") if self.has(table, "name") else str(row.uuid))
+
+    def _found(self, row: Any, key: RowKey, columns: Iterable[str]) -> FoundRow:
+        ids = value_of(row, "external_ids") if self.has(key.table, "external_ids") else {}
+        return FoundRow(key, row.uuid, ids, columns_of(row, *names) if (names := tuple(columns)) else {}, row)
+
+
+class WriteRows(Command[NorthboundSession]):
+    """Makes the rows with the mark `scope` the desired ones. `changes` is what was written.
+
+    `adopt`: as of `compare`. `target`: as of Command. Raises the first reason why that may not be, before it writes.
+    """
+
+    changes: Changes
+
+    def __init__(
+        self, session: NorthboundSession, desired: Sequence[DesiredRow], scope: str, *, adopt: bool = False, target: str = ""
+    ) -> None:
+        super().__init__(session)
+        self.target = target or f"rows of {scope}"
+        self._desired = desired
+        self._scope = scope
+        self._adopt = adopt
+        self._raced = False
+
+    def run_idl(self, txn: Draft) -> None:
+        """Write the difference between the desired rows and those that are there now."""
+        self.changes = compare(self._desired, SessionRows(self.api), self._scope, adopt=self._adopt)
+        if self.changes.refused:
+            raise self.changes.refused[0]
+        write(txn, self.changes, self.api.replica.database.unique)
+
+    def should_retry(self, refused: RefusedCommand) -> bool:
+        """Once more where another writer was first."""
+        again = not self._raced and any(word in refused.error for word in _RACED)
+        self._raced = True
+        return again
+
+
+def write(draft: Draft, changes: Changes, unique: frozenset[str]) -> None:
+    """Write the changes; where names are not `unique`, the server is to find that there is none of a new row's."""
+    made = {change.key: change for change in changes.rows if change.kind == "insert"}
+    held: dict[RowKey, dict[str, list[uuid.UUID]]] = {}
+    for change in changes.rows:
+        if change.held_by is not None:
+            held.setdefault(change.held_by.key, {}).setdefault(change.held_by.column, []).append(change.row_id)
+    for change in changes.rows:
+        if change.kind == "insert":
+            _insert(draft, change, held.get(change.key, {}), unique)
+    for key, columns in held.items():
+        if key not in made:
+            for column, ids in columns.items():
+                draft.mutate_by_id(key.table, changes.ids[key], column, "insert", ids)
+    gone = {change.row_id for change in changes.rows if change.kind == "delete"}
+    for change in changes.rows:
+        if change.kind == "update" and change.found is not None and change.columns:
+            draft.verify(change.found.row, *change.columns)
+            draft.update(change.found.row, change.columns)
+        if change.left_by is not None and change.left_by[0].row_id not in gone:
+            draft.mutate_by_id(
+                table_of(change.left_by[0].row), change.left_by[0].row_id, change.left_by[1], "delete", [change.row_id]
+            )
+        elif change.kind == "delete" and change.found is not None and change.key.table not in HOLDERS:
+            draft.delete(change.found.row)
+
+
+def _insert(draft: Draft, change: RowChange, held: Mapping[str, list[uuid.UUID]], unique: frozenset[str]) -> None:
+    table, columns = change.key.table, dict(change.columns)
+    if "name" in columns and table not in unique:
+        draft.expect(table, [["name", "==", columns["name"]]], [])
+    for column, ids in held.items():
+        columns[column] = [*columns.get(column, []), *ids]
+    draft.write(table, columns, row_id=change.row_id)
+
+
+def preview(
+    client: NorthboundClient, desired: Sequence[DesiredRow], scope: str, deadline: Deadline, *, adopt: bool = False
+) -> Changes:
+    """What `WriteRows` would write now. Raises Unavailable."""
+    look = "comparing rows with OVN's northbound database"
+    return client.read(
+        lambda session: compare(desired, SessionRows(session), scope, adopt=adopt),
+        frozenset(),
+        look,
+        deadline,
+        enough=lambda _: False,
+    )
+
+
+def write_rows(
+    client: NorthboundClient, desired: Sequence[DesiredRow], scope: str, deadline: Deadline, *, adopt: bool = False
+) -> Changes:
+    """Make the rows with the mark `scope` the desired ones; returns what was written.
+
+    Raises Unavailable; RowsRefused; NameTaken for rows of others.
+    """
+
+    def run(session: NorthboundSession) -> Changes:
+        command = WriteRows(session, desired, scope, adopt=adopt)
+        session.transact([command], deadline)
+        return command.changes
+
+    return client.use(run, frozenset(), "writing rows of OVN's northbound database", deadline)
