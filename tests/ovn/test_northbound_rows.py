@@ -121,6 +121,9 @@ def test_what_is_not_desired_any_more_goes(database: NorthboundDatabase, connect
     write_rows(client, [each for each in DESIRED if each.key in (JOIN, CLUSTER)], "cluster", soon())
     assert database.nbctl("lsp-list", "join").split()[1] == "(theirs)"
     assert database.nbctl("lrp-list", "cluster") == database.nbctl("lr-route-list", "cluster").replace("\n", "") == ""
+    with pytest.raises(NameTaken, match="Logical_Switch join would be removed with theirs"):
+        write_rows(client, [], "cluster", soon())
+    database.nbctl("lsp-del", "theirs")
     write_rows(client, [], "cluster", soon())
     assert database.nbctl("--bare", "--columns=name", "list", SWITCH) == "by-hand"
 

@@ -121,6 +121,13 @@ def _nic_to_bridge() -> click.Command:
     return bridging_command
 
 
+@defer(userspace_cni, "ovn", "Work with OVN's logical network of the cluster.")
+def _ovn() -> click.Command:
+    from userspace_cni.cli.ovn.ovn_group import ovn_command
+
+    return ovn_command
+
+
 @defer(userspace_cni, "routes", "Work with the routes that are kept in running pods.")
 def _routes() -> click.Command:
     from userspace_cni.cli.routes.routes_group import routes_command
@@ -186,10 +193,15 @@ def _controller() -> click.Command:
 
 def run() -> int:
     """Run the command line of this process; the exit code. Ctrl-C ends it quietly with 130, a closed or full stdout with 1."""
+    return run_program(userspace_cni)
+
+
+def run_program(program: click.Command) -> int:
+    """As `run`, of a program with a name of its own."""
     _require_stdout()
     try:
         with Signals(signal.default_int_handler, (signal.SIGINT,)):  # outside this block it ends the process without a message
-            code = userspace_cni.main(standalone_mode=False)
+            code = program.main(standalone_mode=False)
         sys.stdout.flush()
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED

@@ -19,6 +19,7 @@ from userspace_cni.ovsdb.columns import Columns, find_changed_columns, new_colum
 
 SCOPE: Final = "scope"
 """The key of external_ids beside "owner"."""
+_SHOWN: Final = 5
 _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "userspace-cni.io")
 
 
@@ -31,7 +32,7 @@ class RowKey:
 
     @property
     def row_id(self) -> uuid.UUID:
-        """The UUID that the row gets from whoever makes it here."""
+        """The UUID that the row gets when it is made here."""
         return uuid.uuid5(_NAMESPACE, f"{self.table}/{self.name}")
 
     def __str__(self) -> str:
@@ -57,17 +58,18 @@ class Within:
 class DesiredRow:
     """A row as it is to be, without its name and mark. Values of `columns`: as `find_changed_columns` takes them, or Members.
 
-    `within`: what has it, None for a row of a table that needs nothing.
+    `within`: what has it, None for a row of a table that needs nothing. `scope`: its mark, "" for that of the comparison.
     """
 
     key: RowKey
     columns: Columns
     within: Within | None = None
+    scope: str = ""
 
 
 @dataclass(frozen=True)
 class FoundRow:
-    """A row of the database. `row`: as the session has it, for whoever writes. `columns`: only those that were asked for."""
+    """A row of the database. `row`: as the session has it, to be written. `columns`: only those that were asked for."""
 
     key: RowKey
     row_id: uuid.UUID
@@ -95,6 +97,9 @@ class Rows(Protocol):
 
     def holder(self, row: FoundRow) -> tuple[FoundRow, str] | None:
         """What has the row, and the column; None for a row that nothing has."""
+
+    def content(self, row: FoundRow) -> Iterable[FoundRow]:
+        """The rows that this one has, and that would be removed with it."""
 
 
 Kind = Literal["insert", "update", "delete"]
@@ -131,7 +136,7 @@ class Changes:
 
 
 def compare(desired: Sequence[DesiredRow], rows: Rows, scope: str, *, adopt: bool = False) -> Changes:
-    """What has to be written so that the database has the desired rows, and no others with the mark `scope`.
+    """What has to be written so that the database has the desired rows, and no others with the mark `scope` or one of theirs.
 
     `adopt`: a row of a desired name that is not marked becomes ours; else it is refused, as are two rows of one name.
     """
@@ -151,6 +156,7 @@ class _Comparison:
         self._scope = scope
         self._adopt = adopt
         self._found: dict[RowKey, FoundRow] = {}
+        self._scopes = dict.fromkeys([scope, *map(self._scope_of, desired)])
         for each in desired:
             self._look_for(each)
 
@@ -164,12 +170,15 @@ class _Comparison:
             marks = ", ".join(f"{name}={value}" for name, value in sorted(found[0].external_ids.items())) or "none"
             said = f"{key} ({found[0].row_id}) is there and is not ours; its external_ids: {marks}"
             self.refused.append(NameTaken(said, "give another name, or --adopt to have it ours"))
-        elif found and found[0].scope not in ("", self._scope):
-            said = f"{key} ({found[0].row_id}) is there and belongs to {found[0].scope!r}, not to {self._scope!r}"
+        elif found and found[0].scope not in ("", self._scope_of(desired)):
+            said = f"{key} ({found[0].row_id}) is there and belongs to {found[0].scope!r}, not to {self._scope_of(desired)!r}"
             self.refused.append(NameTaken(said, "give another name"))
         if found:
             self._found[key] = found[0]
         self.ids[key] = found[0].row_id if found else key.row_id
+
+    def _scope_of(self, desired: DesiredRow) -> str:
+        return desired.scope or self._scope
 
     def _is_ours(self, found: FoundRow) -> bool:
         """Whether a row of a table without external_ids is: by its UUID, which no one else gives."""
@@ -196,9 +205,15 @@ class _Comparison:
     def remove_others(self) -> None:
         """Remove what has the mark and is not desired."""
         kept = set(self.ids.values())
-        for each in sorted(self._rows.of_scope(self._scope), key=lambda found: found.key):
-            if each.row_id not in kept:
-                self.changes.append(RowChange("delete", each.key, each.row_id, left_by=self._rows.holder(each), found=each))
+        marked = [each for scope in self._scopes for each in self._rows.of_scope(scope)]
+        gone = [each for each in sorted(marked, key=lambda found: found.key) if each.row_id not in kept]
+        moved = {each.row_id for each in self.changes if each.held_by is not None}
+        safe = moved | {each.row_id for each in gone}
+        for each in gone:
+            self.changes.append(RowChange("delete", each.key, each.row_id, left_by=self._rows.holder(each), found=each))
+            if lost := sorted(inner.key.name for inner in self._rows.content(each) if inner.row_id not in safe):
+                said = f"{each.key} would be removed with {', '.join(lost[:_SHOWN])}{' and others' if lost[_SHOWN:] else ''}"
+                self.refused.append(NameTaken(said, "remove these first, or keep its name"))
 
     def _written(self, desired: DesiredRow) -> list[str]:
         names = [*desired.columns, *(("external_ids",) if self._rows.has(desired.key.table, "external_ids") else ())]
@@ -214,7 +229,7 @@ class _Comparison:
             if self._rows.has(table, name):
                 columns[name] = self._value(value, found.columns[name] if found is not None else [])
         if self._rows.has(table, "external_ids"):
-            columns["external_ids"] = {**columns.get("external_ids", {}), "owner": OWNER, SCOPE: self._scope}
+            columns["external_ids"] = {**columns.get("external_ids", {}), "owner": OWNER, SCOPE: self._scope_of(desired)}
         return columns
 
     def _value(self, value: Any, found: Any) -> Any:

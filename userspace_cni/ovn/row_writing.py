@@ -67,6 +67,13 @@ class SessionRows:
         holder = self._holders[row.key.table].get(row.row_id)
         return None if holder is None else (self._found(holder, self._key(holder), ()), column)
 
+    def content(self, row: FoundRow) -> Iterable[FoundRow]:
+        inner = {table: column for table, (holder, column) in HOLDERS.items() if holder == row.key.table}
+        for table, column in inner.items():
+            for each in references(row.row, column):
+                found = self._replica.tables[table].rows[each]
+                yield self._found(found, self._key(found), ())
+
     def _named(self, key: RowKey) -> Sequence[Any]:
         """The rows of this name, where the table has names; and the one row of the root table."""
         if key.table == self._replica.database.root:

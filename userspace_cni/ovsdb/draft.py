@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from ovs.db import idl as ovs_idl
@@ -104,6 +104,12 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
         """As `mutate`, of the row with this UUID."""
         mutations = [[column, mutator, ("set", [as_json(each) for each in members])]]
         self.add_op({"op": "mutate", "table": table, "where": [["_uuid", "==", as_json(row_id)]], "mutations": mutations})
+
+    def set_keys(self, row: Any, column: str, values: Mapping[str, str]) -> None:
+        """Set keys of a map, whatever they are, and remove those without a value; others stay."""
+        new = [(key, value) for key, value in values.items() if value]
+        mutations = [[column, "delete", ("set", list(values))], [column, "insert", ("map", new)]]
+        self.add_op({"op": "mutate", "table": table_of(row), "where": by_uuid(row), "mutations": mutations})
 
     def part(self, kind: type[P], name: str, make: Callable[[], P]) -> P:
         """What the commands of a group change together, as one row and what refers to it: it is made once, and written last."""

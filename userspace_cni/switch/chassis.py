@@ -9,11 +9,16 @@ if TYPE_CHECKING:
     from userspace_cni.base.deadline import Deadline
     from userspace_cni.switch.ovsdb.switch_database import SwitchClient, SwitchSession
 
-_KEY: Final = "system-id"
+SYSTEM_ID: Final = "system-id"
 
 
 def chassis(client: SwitchClient, deadline: Deadline) -> str:
-    """The name; "" when the switch has none. It is asked for each time: no replica has it. Raises Unavailable."""
+    """The name; "" when the switch has none. Raises Unavailable."""
+    return switch_ids(client, deadline).get(SYSTEM_ID, "")
+
+
+def switch_ids(client: SwitchClient, deadline: Deadline) -> Mapping[str, str]:
+    """Open_vSwitch.external_ids, asked of the server each time: no replica has them. Raises Unavailable."""
     from userspace_cni.ovsdb.reads import Select
 
     def select(session: SwitchSession) -> list[dict[str, Any]]:
@@ -21,11 +26,5 @@ def chassis(client: SwitchClient, deadline: Deadline) -> str:
         session.transact([command], deadline)
         return command.rows
 
-    rows = client.use(select, frozenset(), "reading the switch's system-id", deadline)
-    return _name(rows[0]) if rows else ""
-
-
-def _name(row: Mapping[str, Any]) -> str:
-    """The name in a row as OVSDB writes it."""
-    pairs = row.get("external_ids", ["map", []])[1]
-    return next((str(value) for key, value in pairs if key == _KEY), "")
+    rows = client.use(select, frozenset(), "reading the switch's external_ids", deadline)
+    return {str(key): str(value) for key, value in rows[0].get("external_ids", ["map", []])[1]} if rows else {}

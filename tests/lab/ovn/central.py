@@ -31,9 +31,9 @@ class Ovn(Started):
             file = self._dir / f"{database}.db"
             self._run("ovsdb-tool", "create", str(file), str(SCHEMAS / f"ovn-{database}.ovsschema"))
             control = f"--unixctl={self._dir}/{database}.ctl"  # else it is in the switch's directory
-            self._start(database, "ovsdb-server", f"--remote=p{self._remote(database)}", control, str(file))
-        self._start("northd", "ovn-northd", f"--ovnnb-db={self._remote('nb')}", f"--ovnsb-db={self._remote('sb')}")
-        values = (CHASSIS, self._remote("sb"), "geneve", "127.0.0.1", "netdev")
+            self._start(database, "ovsdb-server", f"--remote=p{self.remote(database)}", control, str(file))
+        self._start("northd", "ovn-northd", f"--ovnnb-db={self.remote('nb')}", f"--ovnsb-db={self.remote('sb')}")
+        values = (CHASSIS, self.remote("sb"), "geneve", "127.0.0.1", "netdev")
         ids = [f'external_ids:{key}="{value}"' for key, value in zip(_KEYS, values, strict=True)]
         self._switch.vsctl("--no-wait", "set", "Open_vSwitch", ".", *ids)
         self._start("controller", "ovn-controller", self._switch.ovsdb)
@@ -48,9 +48,10 @@ class Ovn(Started):
 
     def nbctl(self, *args: str) -> str:
         """Output of ovn-nbctl; RuntimeError has its stderr."""
-        return self._run("ovn-nbctl", f"--db={self._remote('nb')}", f"--timeout={CTL_SECONDS}", *args)
+        return self._run("ovn-nbctl", f"--db={self.remote('nb')}", f"--timeout={CTL_SECONDS}", *args)
 
-    def _remote(self, database: str) -> str:
+    def remote(self, database: str) -> str:
+        """Where a database is, "nb" or "sb"."""
         return f"unix:{self._dir}/{database}.sock"
 
     def _start(self, name: str, program: str, *args: str) -> None:

@@ -38,6 +38,12 @@ HELP = {
     "load": {"_cffi_backend"},
     "network": STORE,
     "nic-to-bridge": STORE,
+    "ovn check": {"ovs"},
+    "ovn init-cluster": {"ovs"},
+    "ovn init-node": {"ovs"},
+    "ovn nic-to-bridge": STORE,
+    "ovn status": {"ovs"},
+    "ovn trace": {"ovs"},
     "ping": {"_cffi_backend"},
     "probe": {"_cffi_backend"},
     "routes apply": STORE | {"yaml"},
@@ -78,6 +84,7 @@ CALLS = {
 """Exit code on a node that has neither agent, switch nor records, and the libraries that are imported then."""
 SHARED = {
     "nic-to-bridge": {"userspace_cni.cli.network.uplink_commands", "userspace_cni.cli.network.network_status"},
+    "ovn nic-to-bridge": {"userspace_cni.cli.network.uplink_commands", "userspace_cni.cli.network.network_status"},
     "uninstall": {"userspace_cni.cli.node.gc"},
     "uplink": {"userspace_cni.cli.network.network_status"},
 }

@@ -58,6 +58,10 @@ class Database:
                 return FoundRow(key, row_id, {}, {}), "ports"
         return None
 
+    def content(self, row: FoundRow) -> Iterable[FoundRow]:
+        found = ((each, self.rows[each]) for each in self.rows[row.row_id][1].get("ports", ()))
+        return [FoundRow(key, row_id, columns.get("external_ids", {}), {}) for row_id, (key, columns) in found]
+
     def write(self, changes: Changes) -> None:
         for each in changes.rows:
             if each.left_by:
@@ -113,6 +117,15 @@ def test_what_is_not_desired_any_more(database: Database) -> None:
     changes = compare(DESIRED[:1] + DESIRED[2:], database, "cluster")
     assert [(each.kind, each.key) for each in changes.rows] == [("delete", PORT_KEY)]
     assert changes.rows[0].left_by is not None
+
+
+def test_a_row_with_ports_of_others_is_not_removed(database: Database) -> None:
+    """The server would remove them with it."""
+    database.write(compare(DESIRED, database, "cluster"))
+    database.write(compare([DesiredRow(RowKey(PORT, "pod"), {}, Within(JOIN, "ports"))], database, "pods"))
+    (refused,) = compare(DESIRED[2:], database, "cluster").refused
+    assert "Logical_Switch join would be removed with pod" in str(refused)
+    assert not compare([], database, "pods").refused
 
 
 def test_a_port_on_another_switch_is_moved(database: Database) -> None:

@@ -1,0 +1,139 @@
+"""`userspace-cni ovn` and the former tools, with OVN's northbound database served without OVN, and without a switch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.lab.ovn.database import Authority, NorthboundDatabase
+from tests.unit.cli.test_cli_streams import environ
+from userspace_cni.cli.former_tools import overlay
+from userspace_cni.cli.main import userspace_cni
+
+CLUSTER = ("init-cluster", "--cluster-subnet", "10.244.0.0/16,fd00:10:244::/56")
+NODE = ("init-node", "--no-chassis", "--node", "n1", "--subnet", "10.244.1.0/24,fd00:10:244:1::/64")
+
+
+@pytest.fixture
+def database() -> Iterator[NorthboundDatabase]:
+    with TemporaryDirectory(prefix="nb-") as text:
+        directory = Path(text)
+        with NorthboundDatabase(directory, Authority(directory / "ca")) as served:
+            yield served
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(database: NorthboundDatabase, tmp_path: Path) -> Run:
+    """Runs a command of `ovn`, or of another program; it has to end with `code`."""
+
+    def invoke(*arguments: str, code: int = 0, program: click.Command = userspace_cni) -> Result:
+        env = {**environ(tmp_path), "USERSPACE_CNI_OVN_NB": database.remote("unix")}
+        words = ["ovn", *arguments] if program is userspace_cni else list(arguments)
+        done = CliRunner(env=env).invoke(program, words)
+        assert done.exit_code == code, done.output
+        return done
+
+    return invoke
+
+
+def test_from_nothing_to_a_node(database: NorthboundDatabase, run: Run) -> None:
+    """A dry run shows what the command then writes; a second run writes nothing; a changed option changes its rows alone."""
+    planned = json.loads(run(*CLUSTER, "--dry-run", "--json").stdout)
+    assert database.nbctl("lr-list") == ""
+    done = json.loads(run(*CLUSTER, "--json").stdout)
+    assert done["changes"] == planned["changes"]
+    assert not done["dry_run"]
+    run(*NODE)
+    shown = database.nbctl("show")
+    for text in ("rtoj-ovn_cluster_router", "rtos-n1", 'addresses: ["0a:58:0a:f4:01:02 10.244.1.2 fd00:10:244:1::2"]'):
+        assert text in shown
+    assert "10.244.1.2" in database.nbctl("get", "Logical_Switch", "n1", "other_config:exclude_ips")
+    before = database.nbctl(
+        "--no-leader-only", "list", "Logical_Switch", "--", "list", "Logical_Router", "--", "list", "NB_Global"
+    )
+    for command in (CLUSTER, NODE):
+        assert json.loads(run(*command, "--json").stdout)["changes"] == []
+    assert before == database.nbctl(
+        "--no-leader-only", "list", "Logical_Switch", "--", "list", "Logical_Router", "--", "list", "NB_Global"
+    )
+    moved = json.loads(run(*CLUSTER, "--join-subnet", "100.65.0.0/16", "--json").stdout)["changes"]
+    assert [(each["change"], each["name"]) for each in moved] == [("update", "rtoj-ovn_cluster_router")]
+
+
+def test_what_stands_against_a_node(database: NorthboundDatabase, run: Run) -> None:
+    """Each is told with its exit code, and nothing is written."""
+    assert "there is no router of a cluster" in run(*NODE, code=1).output
+    run(*CLUSTER)
+    run(*NODE)
+    taken = run("init-node", "--no-chassis", "--node", "n2", "--subnet", "10.244.1.0/25,fd00:10:244:2::/64", code=2)
+    assert "10.244.1.0/25, which overlaps 10.244.1.0/24 of node n1" in taken.output
+    assert "'n1'" in run("init-node", "--no-chassis", "--node", "N1", code=1).output
+    run("init-cluster", "--cluster-subnet", "10.1.0.0/16", code=2)
+    other = run(*CLUSTER, "--router", "other", code=1).output
+    assert "Logical_Router ovn_cluster_router would be removed with rtos-n1" in other
+    assert database.nbctl("lr-list").split()[1] == "(ovn_cluster_router)"
+    database.stop()
+    assert "nb.sock" in run(*CLUSTER, code=3).output
+
+
+def test_rows_made_by_hand_are_adopted_when_asked(database: NorthboundDatabase, run: Run) -> None:
+    """Otherwise they are told, with their UUID."""
+    database.nbctl("ls-add", "join")
+    assert "Logical_Switch join" in run(*CLUSTER, code=1).output
+    run(*CLUSTER, "--adopt")
+    assert len(database.nbctl("ls-list").splitlines()) == 1
+
+
+def test_the_database_listens_where_asked(database: NorthboundDatabase, run: Run) -> None:
+    """And no more where that is not asked for any more; what others have it listen on stays."""
+    database.nbctl(
+        "--", "--id=@c", "create", "Connection", 'target="ptcp:0:127.0.0.5"', "--", "add", "NB_Global", ".", "connections", "@c"
+    )
+    run(*CLUSTER, "--set-connection", "ptcp:0:127.0.0.6")
+    assert database.nbctl("get-connection").split() == ["ptcp:0:127.0.0.5", "ptcp:0:127.0.0.6"]
+    run(*CLUSTER)
+    assert database.nbctl("get-connection") == "ptcp:0:127.0.0.5"
+
+
+def test_the_former_tools_lines(database: NorthboundDatabase, run: Run) -> None:
+    """Their names of rows: the router as the first node, small letters elsewhere; a second run changes nothing."""
+    master = (
+        "master-init",
+        "--cluster-ip-subnet=192.168.0.0/16",
+        "--master-switch-subnet=192.168.1.0/24",
+        "--node-name=Kube-Master",
+    )
+    minion = (
+        "minion-init",
+        "--cluster-ip-subnet=192.168.0.0/16",
+        "--minion-switch-subnet=192.168.2.0/24",
+        "--node-name=kube-minion1",
+    )
+    run(*master, program=overlay)
+    run(*minion, program=overlay)
+    assert database.nbctl("lr-list").split()[1] == "(Kube-Master)"
+    assert sorted(line.split()[1] for line in database.nbctl("ls-list").splitlines()) == [
+        "(join)",
+        "(kube-master)",
+        "(kube-minion1)",
+    ]
+    ports = [line.split()[1] for line in database.nbctl("lrp-list", "Kube-Master").splitlines()]
+    assert sorted(ports) == ["(rtoj-Kube-Master)", "(rtos-kube-master)", "(rtos-kube-minion1)"]
+    assert database.nbctl("get", "Logical_Router_Port", "rtoj-Kube-Master", "networks") == '["100.64.1.1/24"]'
+    assert database.nbctl("get", "Logical_Switch", "kube-minion1", "external_ids:gateway_ip") == '"192.168.2.1/24"'
+    for key in ("tcp", "udp"):
+        found = database.nbctl("--bare", "--columns=protocol", "find", "Load_Balancer", f"external_ids:k8s-cluster-lb-{key}=yes")
+        assert found == key
+    assert "nothing was to be changed" in run(*master, program=overlay).output
+    assert "nothing was to be changed" in run(*minion, program=overlay).output
+    gateway = ("gateway-init", "--cluster-ip-subnet=192.168.0.0/16", "--physical-interface=eth0", "--physical-ip=192.0.2.7/24")
+    assert "not built yet" in run(*gateway, "--node-name=kube-minion1", program=overlay, code=1).output

@@ -1,0 +1,105 @@
+"""`userspace-cni ovn` with OVN whole: from nothing to two nodes, a chassis, and packets between their ports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.lab.ovn.central import CHASSIS, Ovn
+from tests.lab.switch.switch import Switch, wait_until
+from tests.unit.cli.test_cli_streams import environ
+from userspace_cni.cli.main import userspace_cni
+
+PORTS = {"ns_a": ("n1", "10.244.1.5"), "ns_b": ("n1", "10.244.1.6"), "ns_c": ("n2", "10.244.2.5")}
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def ovn(switch: Switch) -> Iterator[Ovn]:
+    """OVN with the run's switch as its chassis."""
+    with TemporaryDirectory(prefix="ovn-") as directory, Ovn(switch, Path(directory)) as started:
+        yield started
+        switch.vsctl("--no-wait", "remove", "Open_vSwitch", ".", "external_ids", "ovn-nb", "ovn-encap-csum")
+    for bridge in switch.bridges():
+        switch.vsctl("--no-wait", "del-br", bridge)
+
+
+@pytest.fixture
+def run(switch: Switch, ovn: Ovn, tmp_path: Path) -> Run:
+    """Runs a command of `ovn` on the switch's node; it has to end with `code`."""
+    settings = tmp_path / "config.toml"
+    settings.touch()
+
+    def invoke(*arguments: str, code: int = 0) -> Result:
+        databases = {f"USERSPACE_CNI_OVN_{each.upper()}": ovn.remote(each) for each in ("nb", "sb")}
+        there = {"USERSPACE_CNI_OVSDB": switch.ovsdb, "OVS_RUNDIR": switch.rundir, "USERSPACE_CNI_CONFIG": str(settings)}
+        done = CliRunner(env={**environ(tmp_path), **there, **databases}).invoke(userspace_cni, ["ovn", *arguments])
+        assert done.exit_code == code, done.output
+        return done
+
+    return invoke
+
+
+def told(run: Run, command: str, code: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run(command, "--json", code=code).stdout)
+    return found
+
+
+def test_from_nothing_to_packets(switch: Switch, ovn: Ovn, run: Run) -> None:
+    """OVN binds ports of both nodes, and a packet finds its way within a switch and between two."""
+    assert "ovn-no-cluster" in {each["name"] for each in told(run, "check", 1)["findings"]}
+    run("init-cluster", "--cluster-subnet", "10.244.0.0/16")
+    here = ("init-node", "--node", "n1", "--subnet", "10.244.1.0/24", "--encap-ip", "192.0.2.11", "--no-encap-csum")
+    run(*here)
+    ids = switch.rows("Open_vSwitch")[0]["external_ids"]
+    assert (ids["system-id"], ids["ovn-nb"], ids["ovn-encap-csum"]) == (CHASSIS, ovn.remote("nb"), "false")
+    assert json.loads(run(*here, "--json").stdout) == {"node": "n1", "changes": [], "external_ids": {}, "dry_run": False}
+    run("init-node", "--no-chassis", "--node", "n2", "--subnet", "10.244.2.0/24")
+    wait_until(lambda: switch.bridge("br-int"), what="the controller has made the bridge")
+    for number, (name, (node, address)) in enumerate(PORTS.items()):
+        mac = f"02:00:00:00:00:0{number}"
+        ovn.nbctl("lsp-add", node, name, "--", "lsp-set-addresses", name, f"{mac} {address}")
+        switch.vsctl(
+            "add-port",
+            "br-int",
+            f"v{number}",
+            "--",
+            "set",
+            "Interface",
+            f"v{number}",
+            f"external_ids:iface-id={name}",
+            "type=internal",
+        )
+    wait_until(lambda: all(each["up"] for each in told(run, "status")["ports"] if each["name"] in PORTS), what="all are up")
+    status = told(run, "status")
+    assert status["router"] == "ovn_cluster_router"
+    assert [(each["name"], each["ports"]) for each in status["chassis"]] == [(CHASSIS, len(PORTS))]
+    assert "n1" in run("status").output
+    for target in ("ns/b", "c"):
+        assert "eth.src == 02:00:00:00:00:00" in run("trace", "ns/a", target).output
+    assert {each["severity"] for each in told(run, "check")["findings"]} <= {"note"}
+
+
+def test_what_was_broken_by_hand_is_found_and_mended(ovn: Ovn, run: Run) -> None:
+    """A row that is gone, and one that differs: by the same commands they are as before."""
+    commands = (
+        ("init-cluster", "--cluster-subnet", "10.244.0.0/16"),
+        ("init-node", "--node", "n1", "--subnet", "10.244.1.0/24", "--encap-ip", "192.0.2.11"),
+    )
+    for each in commands:
+        run(*each)
+    ovn.nbctl("lsp-del", "jtor-ovn_cluster_router", "--", "remove", "Logical_Switch", "n1", "other_config", "exclude_ips")
+    found = {each["message"] for each in told(run, "check", 1)["findings"] if each["name"] == "ovn-row-differs"}
+    assert found == {
+        "Logical_Switch_Port jtor-ovn_cluster_router is missing",
+        "Logical_Switch n1 differs in other_config",
+    }
+    for each in commands:
+        run(*each)
+    assert "ovn-row-differs" not in {each["name"] for each in told(run, "check")["findings"]}

@@ -1,0 +1,187 @@
+"""The programs of ovn-kubernetes' first tools, under their names and with their options, as far as each is built.
+
+Each does what a command of `userspace-cni` does, with the names of then: the router is called as the first node, the join switch
+has 100.64.1.0/24. An option that has no effect any more is named on stderr, and so is what is not built.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import click
+
+from userspace_cni.base.host_paths import see_host_at
+from userspace_cni.base.settings import load
+from userspace_cni.cli import view
+from userspace_cni.cli.exit_codes import FOUND, USAGE
+from userspace_cni.cli.main import run_program, userspace_cni
+from userspace_cni.cli.ovn.opened_databases import give_time, open_databases, show_changes
+from userspace_cni.cli.site import CommandRefused, NodeCommand, Site
+from userspace_cni.ovn.setting_up import AskedNode, WriteMode, init_both, init_node
+from userspace_cni.ovn.topology import LogicalCluster
+from userspace_cni.ovn.topology_values import subnets_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+JOIN: Final = "100.64.1.0/24"
+_KEYS: Final = {"nb_privkey": "ovn_private_key", "nb_cert": "ovn_certificate", "nb_cacert": "ovn_ca_cert"}
+_DAEMON: Final = {"ignore_unknown_options": True, "allow_extra_args": True}
+
+
+@click.group("ovn-k8s-overlay")
+def overlay() -> None:
+    """ovn-kubernetes' tool for the logical network. See `userspace-cni ovn` for its successors."""
+
+
+def _tls(command: F) -> F:
+    for name, text in (("--nb-privkey", "private key"), ("--nb-cert", "certificate"), ("--nb-cacert", "authority's certificate")):
+        command = click.option(name, default="", metavar="FILE", help=f"Our {text} for the northbound database.")(command)
+    return command
+
+
+@overlay.command("master-init", cls=NodeCommand)
+@click.option("--cluster-ip-subnet", required=True, help="The subnet of all pods.")
+@click.option("--master-switch-subnet", required=True, help="That of this node's.")
+@click.option("--node-name", required=True, help="This node's name, and the router's.")
+@_tls
+@click.pass_context
+def master_init(ctx: click.Context, /, cluster_ip_subnet: str, master_switch_subnet: str, node_name: str, **keys: str) -> None:
+    """Make the cluster's router and join switch, and this node's switch, in one transaction."""
+    _succeeded_by("userspace-cni ovn init-cluster and init-node")
+    cluster = LogicalCluster(
+        subnets_of(cluster_ip_subnet, "--cluster-ip-subnet"), subnets_of(JOIN, "--join-subnet"), node_name, pair=True
+    )
+    _open(ctx, keys)
+    _, databases = open_databases(ctx)
+    asked = AskedNode(node_name, subnets_of(master_switch_subnet, "--master-switch-subnet"))
+    show_changes(init_both(databases.northbound, cluster, asked, WriteMode(give_time())), {}, dry_run=False)
+    _management_port()
+
+
+@overlay.command("minion-init", cls=NodeCommand)
+@click.option("--cluster-ip-subnet", required=True, help="The subnet of all pods.")
+@click.option("--minion-switch-subnet", required=True, help="That of this node's.")
+@click.option("--node-name", required=True, help="This node's name.")
+@_tls
+@click.pass_context
+def minion_init(ctx: click.Context, /, cluster_ip_subnet: str, minion_switch_subnet: str, node_name: str, **keys: str) -> None:
+    """Make this node's switch, and its port on the cluster's router."""
+    _succeeded_by("userspace-cni ovn init-node")
+    subnets_of(cluster_ip_subnet, "--cluster-ip-subnet")
+    _open(ctx, keys)
+    _, databases = open_databases(ctx)
+    asked = AskedNode(node_name, subnets_of(minion_switch_subnet, "--minion-switch-subnet"))
+    _, changes = init_node(databases.northbound, asked, WriteMode(give_time()))
+    show_changes(changes, {}, dry_run=False)
+    _management_port()
+    view.note("the plugin and its network are put in place by userspace-cni install, and not here")
+
+
+@overlay.command("gateway-init", cls=NodeCommand)
+@click.option("--cluster-ip-subnet", required=True)
+@click.option("--physical-interface", default="")
+@click.option("--bridge-interface", default="")
+@click.option("--physical-ip", required=True)
+@click.option("--default-gw", default="")
+@click.option("--node-name", required=True)
+@click.option("--rampout-ip-subnets", default="")
+@_tls
+def gateway_init(physical_interface: str, bridge_interface: str, **_: str) -> None:
+    """Make this node's gateway router. It is not there yet."""
+    if bool(physical_interface) == bool(bridge_interface):
+        raise CommandRefused("give either --physical-interface or --bridge-interface", USAGE)
+    raise CommandRefused("gateway routers are not built yet: nothing was changed; a [[gateway]] of the settings has NAT", FOUND)
+
+
+@click.group("ovn-k8s-util")
+def util() -> None:
+    """ovn-kubernetes' tool for a node's NICs."""
+
+
+@util.command("nics-to-bridge", cls=NodeCommand)
+@click.argument("nics", nargs=-1, required=True)
+@click.pass_context
+def nics_to_bridge(ctx: click.Context, nics: tuple[str, ...]) -> None:
+    """Make a bridge of each NIC, to which its addresses move, also those of the default route. It lasts, as --persist has it.
+
+    The bridge of eth0 is called br-eth0 here, and not breth0.
+    """
+    _succeeded_by("userspace-cni nic-to-bridge")
+    command = userspace_cni.get_command(ctx, "nic-to-bridge")
+    if command is None:
+        raise CommandRefused("this installation has no command nic-to-bridge", FOUND)
+    for nic in nics:
+        with command.make_context("nic-to-bridge", [nic, "--persist", "--move-addresses", "primary"], parent=ctx) as made:
+            made.command.invoke(made)
+
+
+@click.command("ovn-k8s-watcher", cls=NodeCommand, context_settings=_DAEMON)
+@click.option("--overlay", "is_overlay", is_flag=True, help="As always.")
+@click.option("--pidfile", default="", help="Without effect.")
+@click.option("--log-file", default="", help="Without effect.")
+@click.option("--detach", is_flag=True, help="Without effect.")
+@click.pass_context
+def watcher(ctx: click.Context, /, **given: Any) -> None:
+    """Give pods logical ports, until SIGTERM. It stays in the foreground, and logs to stderr."""
+    _without_effect(ctx, {key: value for key, value in given.items() if key != "is_overlay"})
+    raise CommandRefused("the controller of logical ports is not built yet", FOUND)
+
+
+@click.command("ovn-k8s-gateway-helper", cls=NodeCommand, context_settings=_DAEMON)
+@click.option("--physical-bridge", required=True)
+@click.option("--physical-interface", required=True)
+@click.option("--pidfile", default="", help="Without effect.")
+@click.option("--log-file", default="", help="Without effect.")
+@click.option("--detach", is_flag=True, help="Without effect.")
+@click.pass_context
+def gateway_helper(ctx: click.Context, /, physical_bridge: str, physical_interface: str, **given: Any) -> None:
+    """Share a NIC between the node and its gateway router. It is not there yet."""
+    _without_effect(ctx, given)
+    raise CommandRefused(f"gateway routers on {physical_bridge} with {physical_interface} are not built yet", FOUND)
+
+
+def run_overlay() -> int:
+    """The program ovn-k8s-overlay; its exit code."""
+    return run_program(overlay)
+
+
+def run_util() -> int:
+    """The program ovn-k8s-util; its exit code."""
+    return run_program(util)
+
+
+def run_watcher() -> int:
+    """The program ovn-k8s-watcher; its exit code."""
+    return run_program(watcher)
+
+
+def run_gateway_helper() -> int:
+    """The program ovn-k8s-gateway-helper; its exit code."""
+    return run_program(gateway_helper)
+
+
+def _open(ctx: click.Context, keys: Mapping[str, str]) -> None:
+    """Work with the settings in force, and with the files that the options name. Raises UserspaceError."""
+    given = {_KEYS[key]: value for key, value in keys.items() if value}
+    site = ctx.find_object(Site)
+    if site is None:
+        site = Site(load(os.environ))
+        see_host_at(site.settings.host_root)
+        ctx.call_on_close(site.close)
+    ctx.obj = dataclasses.replace(site, settings=dataclasses.replace(site.settings, **given)) if given else site  # type: ignore[arg-type]
+
+
+def _succeeded_by(command: str) -> None:
+    view.note(f"this program is kept for scripts: its successor is {command}")
+
+
+def _management_port() -> None:
+    view.note("the node's own port is in the database alone: this machine gets no interface for it yet")
+
+
+def _without_effect(ctx: click.Context, given: Mapping[str, object]) -> None:
+    named = [f"--{key.replace('_', '-')}" for key, value in given.items() if value] + list(ctx.args)
+    if named:
+        view.note(f"without effect: {' '.join(named)}")

@@ -1,0 +1,124 @@
+"""`ovn init-cluster` and `ovn init-node`."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from userspace_cni.base.errors import UserspaceError
+from userspace_cni.cli import view
+from userspace_cni.cli.ovn.opened_databases import describe_changes, give_time, open_databases, show_changes
+from userspace_cni.cli.site import NodeCommand, Site
+from userspace_cni.ovn.chassis_ids import AskedChassis, find_changed_ids
+from userspace_cni.ovn.node_subnets import read_pod_subnets
+from userspace_cni.ovn.setting_up import AskedNode, WriteMode, init_cluster, init_node
+from userspace_cni.ovn.topology import DEFAULT_ROUTER, LogicalCluster
+from userspace_cni.ovn.topology_values import ENCAP_TYPES, joins_for, machine_address, subnets_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+SYSTEM_ID_FILE: Final = "/etc/openvswitch/system-id.conf"
+"""Where OVS's own start script keeps the name of a switch."""
+
+
+def _ways(command: F) -> F:
+    """The options of how a command is done."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="As a JSON object."),
+        click.option("--dry-run", is_flag=True, help="Show what would be written, and write nothing."),
+        click.option("--adopt", is_flag=True, help="Rows of these names that are not ours become ours."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("init-cluster", cls=NodeCommand)
+@click.option(
+    "--cluster-subnet", required=True, metavar="CIDR[,CIDR6]", help="The subnet of all pods; one of each version of IP."
+)
+@click.option(
+    "--join-subnet", default="", metavar="CIDR[,CIDR6]", help="That of the join switch.  [default: 100.64.0.0/16, fd98::/64]"
+)
+@click.option("--router", default=DEFAULT_ROUTER, show_default=True, help="The name of the cluster's router.")
+@click.option("--set-connection", multiple=True, metavar="TARGET", help="Have the northbound database listen, as ptcp:6641.")
+@_ways
+@click.pass_context
+def cluster_command(
+    ctx: click.Context, /, cluster_subnet: str, join_subnet: str, router: str, set_connection: tuple[str, ...], **way: bool
+) -> None:
+    """Make what the cluster has once in OVN's northbound database: a router, the switch `join`, and a group of load balancers.
+
+    All in one transaction. A second run changes nothing; a changed option changes what is ours, and nothing else. Exit code: 0
+    when it is there, 1 when rows of others are in the way, 2 for wrong options or settings, 3 when a database does not answer.
+    """
+    subnets = subnets_of(cluster_subnet, "--cluster-subnet")
+    cluster = LogicalCluster(subnets, joins_for(subnets, join_subnet), router, connections=set_connection)
+    _, databases = open_databases(ctx)
+    changes = init_cluster(databases.northbound, cluster, WriteMode(give_time(), way["dry_run"], way["adopt"]))
+    if way["as_json"]:
+        view.show_json({"changes": describe_changes(changes), "dry_run": way["dry_run"]})
+    else:
+        show_changes(changes, {}, dry_run=way["dry_run"])
+
+
+@click.command("init-node", cls=NodeCommand)
+@click.option("--node", default="", help="The node's name.  [default: this node's]")
+@click.option("--subnet", default="", metavar="CIDR[,CIDR6]", help="That of the node's pods.  [default: Node's podCIDRs]")
+@click.option("--router", default="", help="The router, where there are several clusters'.")
+@click.option("--encap-ip", default="", metavar="IP", help="This machine's address for tunnels.")
+@click.option("--encap-type", type=click.Choice(ENCAP_TYPES), default=ENCAP_TYPES[0], show_default=True)
+@click.option("--encap-csum/--no-encap-csum", default=None, help="Whether tunnels have checksums.  [default: OVN's]")
+@click.option("--no-chassis", is_flag=True, help="Write the database only, as for another machine.")
+@click.option("--no-management-port", is_flag=True, help="The node has no logical port of its own.")
+@_ways
+@click.pass_context
+def node_command(ctx: click.Context, /, **given: Any) -> None:
+    """Make a node's switch and its port on the cluster's router, and this machine the node's chassis.
+
+    The rows are one transaction; the second address of the subnet is kept for the node's own logical port. Then external_ids of
+    Open_vSwitch say to ovn-controller where the southbound database and this machine's end of tunnels are; a system-id is made
+    where there is none. The second run changes nothing. Exit code: as of init-cluster.
+    """
+    encap_ip = machine_address(given["encap_ip"], "--encap-ip") if given["encap_ip"] else ""
+    subnets = subnets_of(given["subnet"], "--subnet") if given["subnet"] else ()
+    site, databases = open_databases(ctx)
+    name = given["node"] or site.drivers.installation.name
+    if not subnets and (found := read_pod_subnets(site.drivers.installation, name)):
+        subnets = subnets_of(found, f"Node {name}'s podCIDRs")
+    asked = AskedNode(name, subnets, given["router"], management=not given["no_management_port"])
+    node, changes = init_node(databases.northbound, asked, WriteMode(give_time(), given["dry_run"], given["adopt"]))
+    if node.name != node.given_name:
+        view.note(f"the node is called {node.name} in OVN, in small letters")
+    ids: dict[str, str] = {}
+    if not given["no_chassis"]:
+        chassis = AskedChassis(
+            databases.northbound_remote,
+            databases.southbound_remote,
+            given["encap_type"],
+            encap_ip,
+            given["encap_csum"],
+            system_id=own_system_id(site),
+        )
+        ids = find_changed_ids(chassis, databases.ids)
+        if ids and not given["dry_run"]:
+            databases.write_ids(ids, give_time())
+        if not (databases.ids.get("ovn-encap-ip") or encap_ip):
+            view.note("ovn-controller needs the address of this machine's end of tunnels: --encap-ip")
+    if given["as_json"]:
+        view.show_json(
+            {"node": node.name, "changes": describe_changes(changes), "external_ids": ids, "dry_run": given["dry_run"]}
+        )
+    else:
+        show_changes(changes, ids, dry_run=given["dry_run"])
+
+
+def own_system_id(site: Site) -> str:
+    """The name that this machine's switch gets where it has none: OVS's own, which its start script keeps, else a new one."""
+    try:
+        found = Path(site.map_path(SYSTEM_ID_FILE)).read_text(encoding="ascii").strip()
+    except (OSError, ValueError, UserspaceError):
+        found = ""
+    return found or str(uuid.uuid4())

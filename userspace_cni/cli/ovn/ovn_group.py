@@ -1,0 +1,54 @@
+"""`userspace-cni ovn` and its commands."""
+
+from __future__ import annotations
+
+import click
+
+from userspace_cni.cli.deferred import defer
+
+
+@click.group("ovn")
+def ovn_command() -> None:
+    """Work with OVN's logical network of the cluster, and with this node's part in it."""
+
+
+@defer(ovn_command, "init-cluster", "Make what the cluster has once: router and join switch.")
+def _init_cluster() -> click.Command:
+    from userspace_cni.cli.ovn.init_commands import cluster_command
+
+    return cluster_command
+
+
+@defer(ovn_command, "init-node", "Make a node's switch, and this node a chassis.")
+def _init_node() -> click.Command:
+    from userspace_cni.cli.ovn.init_commands import node_command
+
+    return node_command
+
+
+@defer(ovn_command, "status", "Show databases, nodes, chassis and ports.")
+def _status() -> click.Command:
+    from userspace_cni.cli.ovn.ovn_status import status_command
+
+    return status_command
+
+
+@defer(ovn_command, "check", "Report what is not as it should be.")
+def _check() -> click.Command:
+    from userspace_cni.cli.ovn.ovn_status import check_command
+
+    return check_command
+
+
+@defer(ovn_command, "trace", "Follow a packet from one port to another.")
+def _trace() -> click.Command:
+    from userspace_cni.cli.ovn.trace_command import trace_command
+
+    return trace_command
+
+
+@defer(ovn_command, "nic-to-bridge", "Make a bridge with a NIC as its uplink.")
+def _nic_to_bridge() -> click.Command:
+    from userspace_cni.cli.network.bridging import bridging_command
+
+    return bridging_command

@@ -1,0 +1,118 @@
+"""`ovn status` and `ovn check`: a look at both databases and at this node's switch. They write nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import click
+
+from userspace_cni.base.errors import Unavailable
+from userspace_cni.cli import view
+from userspace_cni.cli.exit_codes import FOUND
+from userspace_cni.cli.ovn.opened_databases import give_time, open_databases
+from userspace_cni.cli.site import NodeCommand
+from userspace_cni.cli.view import Column
+from userspace_cni.diagnosis import rendering
+from userspace_cni.ovn.databases import OvnDatabases
+from userspace_cni.ovn.ovn_facts import ChassisFact, NorthFacts, look_north, look_south
+from userspace_cni.ovn.ovn_findings import find_network_faults, find_node_faults
+
+_KEYS: Final = {each: each for each in ("name", "severity", "subject", "message", "remedy", "why")}
+_NODES: Final = (Column("NODE", whole=True), Column("SUBNETS"), Column("PORTS"), Column("UP"))
+_CHASSIS: Final = (Column("CHASSIS", whole=True), Column("HOSTNAME"), Column("TUNNELS"), Column("PORTS"))
+
+
+@click.command("status", cls=NodeCommand)
+@click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
+@click.pass_context
+def status_command(ctx: click.Context, as_json: bool) -> None:
+    """Show the cluster's router, its nodes and their logical ports, and the chassis.
+
+    Exit code: 0, 1 where several routers are marked as the cluster's, 2 for wrong settings, 3 when a database does not answer.
+    """
+    _, databases = open_databases(ctx)
+    north, chassis = look(databases)
+    if as_json:
+        view.show_json(describe(databases, north, chassis))
+        return
+    cluster = north.cluster
+    joins = [str(each) for each in cluster.joins.get(f"rtoj-{cluster.router}", ())]
+    configurations = " ".join(f"{name}={number}" for name, number in north.configurations.items())
+    view.show_facts(
+        [
+            ("northbound", f"{databases.northbound_remote} ({configurations})"),
+            ("southbound", databases.southbound_remote),
+            ("router", cluster.router or "none"),
+            ("subnets", view.join([*map(str, cluster.subnets)], "unknown")),
+            ("join", view.join(joins, "none")),
+        ]
+    )
+    if cluster.nodes:
+        view.show_table(_NODES, [_node_row(name, north) for name in sorted(cluster.nodes)])
+    if chassis:
+        view.show_table(
+            _CHASSIS,
+            [[each.name, each.hostname, view.join([" ".join(end) for end in each.ends]), str(each.ports)] for each in chassis],
+        )
+
+
+@click.command("check", cls=NodeCommand)
+@click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
+@click.pass_context
+def check_command(ctx: click.Context, as_json: bool) -> None:
+    """Report rows that are missing or differ, names that two rows have, chassis that are gone, and what this node lacks.
+
+    Exit code: 0 when there is nothing but notes, 1 for findings, 2 for wrong settings, 3 when a database does not answer.
+    """
+    _, databases = open_databases(ctx)
+    north, chassis = look(databases)
+    findings = [*find_network_faults(north, chassis)]
+    try:
+        findings += find_node_faults(databases.ids, chassis)
+    except Unavailable as error:
+        view.note(f"this node's switch cannot be asked, and is left out: {error}")
+    if as_json:
+        view.show_json({"findings": [rendering.as_json(each, _KEYS) for each in findings]})
+    else:
+        view.show_findings(findings)
+        view.note_checked(f"OVN at {databases.northbound_remote}", findings, ())
+    if any(each.severity in ("error", "warning") for each in findings):
+        ctx.exit(FOUND)
+
+
+def look(databases: OvnDatabases) -> tuple[NorthFacts, tuple[ChassisFact, ...]]:
+    """What both databases say now. Raises Unavailable."""
+    north = databases.northbound.read(
+        look_north, frozenset(), "looking at OVN's northbound database", give_time(), enough=lambda _: False
+    )
+    south = databases.southbound.read(
+        look_south, frozenset(), "looking at OVN's southbound database", give_time(), enough=lambda _: False
+    )
+    return north, south
+
+
+def describe(databases: OvnDatabases, north: NorthFacts, chassis: Sequence[ChassisFact]) -> dict[str, Any]:
+    """The status as JSON has it."""
+    cluster = north.cluster
+    return {
+        "northbound": {"remote": databases.northbound_remote, **north.configurations},
+        "southbound": {"remote": databases.southbound_remote},
+        "router": cluster.router,
+        "subnets": [*map(str, cluster.subnets)],
+        "joins": {name: [*map(str, each)] for name, each in cluster.joins.items()},
+        "nodes": [{"name": each.name, "subnets": [*map(str, each.subnets)]} for each in cluster.nodes.values()],
+        "ports": [
+            {"name": each.name, "switch": each.switch, "addresses": [*each.addresses], "up": each.up} for each in north.ports
+        ],
+        "chassis": [
+            {"name": each.name, "hostname": each.hostname, "tunnels": [list(end) for end in each.ends], "ports": each.ports}
+            for each in chassis
+        ],
+    }
+
+
+def _node_row(name: str, north: NorthFacts) -> list[str]:
+    ports = [each for each in north.ports if each.switch == name]
+    subnets = view.join([*map(str, north.cluster.nodes[name].subnets)], "none")
+    return [name, subnets, str(len(ports)), str(sum(each.up is True for each in ports))]

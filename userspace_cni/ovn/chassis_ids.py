@@ -1,0 +1,47 @@
+"""What ovn-controller reads of a node: keys of Open_vSwitch.external_ids. Pure.
+
+The datapath of the integration bridge is the userspace one, because ports for vhost-user do not open on another, and OVN's own
+default needs a kernel module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SYSTEM_ID = "system-id"
+
+
+@dataclass(frozen=True)
+class AskedChassis:
+    """What was asked for. Empty values leave what is there. `checksum`: whether tunnels have checksums, None for OVN's default.
+
+    `northbound`: read by our commands and ovn-kubernetes' first tools, not by OVN.
+    """
+
+    northbound: str = ""
+    southbound: str = ""
+    encap_type: str = "geneve"
+    encap_ip: str = ""
+    checksum: bool | None = None
+    datapath: str = "netdev"
+    system_id: str = ""
+
+
+def find_changed_ids(asked: AskedChassis, found: Mapping[str, str]) -> dict[str, str]:
+    """The keys to write so that the switch with the external_ids `found` is a chassis as it was asked for."""
+    wanted = {
+        "ovn-nb": asked.northbound,
+        "ovn-remote": asked.southbound,
+        "ovn-encap-type": asked.encap_type if asked.encap_ip or not found.get("ovn-encap-type") else "",
+        "ovn-encap-ip": asked.encap_ip,
+        "ovn-encap-csum": "" if asked.checksum is None else str(asked.checksum).lower(),
+        "ovn-bridge-datapath-type": asked.datapath,
+        SYSTEM_ID: "" if found.get(SYSTEM_ID) else asked.system_id,
+    }
+    return {key: value for key, value in wanted.items() if value and found.get(key) != value}
+
+
+def list_missing_ids(found: Mapping[str, str]) -> tuple[str, ...]:
+    """The keys without which ovn-controller does nothing."""
+    return tuple(key for key in (SYSTEM_ID, "ovn-remote", "ovn-encap-type", "ovn-encap-ip") if not found.get(key))

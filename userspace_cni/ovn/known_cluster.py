@@ -1,0 +1,107 @@
+"""What the northbound database says of the cluster and its nodes: read before a node is written beside the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_interface, ip_network
+from typing import Any
+
+from userspace_cni.attachment.steps import OWNER
+from userspace_cni.base.errors import NameTaken
+from userspace_cni.ovn.desired_rows import SCOPE, RowKey
+from userspace_cni.ovn.northbound import NorthboundSession
+from userspace_cni.ovn.northbound_tables import LOAD_BALANCER_GROUP, ROUTER, ROUTER_PORT, SWITCH, SWITCH_PORT
+from userspace_cni.ovn.topology import CLUSTER_ROUTER, NODE_KEY, SUBNETS_KEY, Subnet, balancer_keys, node_scope
+from userspace_cni.ovsdb.column_values import references, value_of
+
+
+@dataclass(frozen=True)
+class KnownNode:
+    """A node that has a switch of ours. `subnets`: those of its router port; `given_name` as it was given."""
+
+    name: str
+    given_name: str
+    subnets: tuple[Subnet, ...]
+
+
+@dataclass(frozen=True)
+class FoundCluster:
+    """The cluster's router. `subnets`: as `init-cluster` was told, () of a router that it did not make.
+
+    `joins`: the networks of the router's other ports, by their names. `groups`: the server knows groups of load balancers.
+    """
+
+    router: str = ""
+    subnets: tuple[Subnet, ...] = ()
+    joins: Mapping[str, tuple[Subnet, ...]] = field(default_factory=dict)
+    nodes: Mapping[str, KnownNode] = field(default_factory=dict)
+    groups: bool = True
+    balancers: tuple[RowKey, ...] = ()
+
+
+def find_cluster(session: NorthboundSession, router: str = "") -> FoundCluster:
+    """The cluster with the router of that name, "" for the one that is marked as a cluster's. Only within `look`.
+
+    Raises NameTaken where several are marked, and none is named.
+    """
+    marked = [row for row in session.rows(ROUTER) if CLUSTER_ROUTER.items() <= value_of(row, "external_ids").items()]
+    found = [row for row in (session.rows(ROUTER) if router else marked) if not router or value_of(row, "name") == router]
+    if len(found) > 1:
+        names = ", ".join(sorted(f"{value_of(row, 'name')} ({row.uuid})" for row in found))
+        raise NameTaken(f"there are several routers of a cluster: {names}", "--router names one; delete one that is not in use")
+    groups = session.replica.has(LOAD_BALANCER_GROUP, "name")
+    if not found:
+        return FoundCluster(groups=groups)
+    (row,) = found
+    ports = {value_of(each, "name"): each for each in _ports(session, row)}
+    nodes = {each.name: each for each in (_node(switch, ports) for switch in session.rows(SWITCH)) if each is not None}
+    own = {f"rtos-{name}" for name in nodes}
+    return FoundCluster(
+        router=value_of(row, "name"),
+        subnets=tuple(ip_network(each) for each in value_of(row, "external_ids").get(SUBNETS_KEY, "").split(",") if each),
+        joins={name: _networks(port) for name, port in ports.items() if name not in own and not name.startswith("rtos-")},
+        nodes=nodes,
+        groups=groups,
+        balancers=_balancers(session, value_of(row, "name")),
+    )
+
+
+def _ports(session: NorthboundSession, router: Any) -> list[Any]:
+    ports = session.tables[ROUTER_PORT].rows
+    return [ports[each] for each in references(router, "ports") if each in ports]
+
+
+def _networks(port: Any) -> tuple[Subnet, ...]:
+    return tuple(ip_interface(each).network for each in value_of(port, "networks"))
+
+
+def _node(switch: Any, ports: Mapping[str, Any]) -> KnownNode | None:
+    """The node of this switch, if it is one of ours."""
+    name, ids = value_of(switch, "name"), value_of(switch, "external_ids")
+    if ids.get("owner") != OWNER or ids.get(SCOPE) != node_scope(name):
+        return None
+    port = ports.get(f"rtos-{name}")
+    return KnownNode(name, ids.get(NODE_KEY, name), _networks(port) if port is not None else ())
+
+
+def _balancers(session: NorthboundSession, router: str) -> tuple[RowKey, ...]:
+    """What every node's switch has of load balancers: the cluster's group, or its two."""
+    for pair in (False, True):
+        keys = balancer_keys(router, pair=pair)
+        if all(session.replica.has(key.table, "name") and session.row(key.table, key.name) is not None for key in keys):
+            return keys
+    return ()
+
+
+def list_router_macs(session: NorthboundSession) -> dict[str, str]:
+    """The MAC by which each switch's ports reach a router. Only within `look`."""
+    found = {}
+    for switch in session.rows(SWITCH):
+        for each in references(switch, "ports"):
+            port = session.tables[SWITCH_PORT].rows.get(each)
+            name = value_of(port, "options").get("router-port", "") if port is not None else ""
+            routed = session.row(ROUTER_PORT, name) if name else None
+            if routed is not None:
+                found[value_of(switch, "name")] = value_of(routed, "mac")
+    return found

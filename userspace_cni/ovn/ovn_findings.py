@@ -1,0 +1,95 @@
+"""What of a cluster's logical network, and of this node's part in it, is not as it should be. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from userspace_cni.base.findings import Finding
+from userspace_cni.ovn.chassis_ids import list_missing_ids
+from userspace_cni.ovn.ovn_facts import ChassisFact, NorthFacts
+
+_SHOWN = 5
+
+
+def find_network_faults(facts: NorthFacts, chassis: Sequence[ChassisFact]) -> Iterator[Finding]:
+    """What both databases show."""
+    if not facts.cluster.router:
+        yield Finding("ovn-no-cluster", "error", "OVN", "there is no router of a cluster", "userspace-cni ovn init-cluster")
+    for table, names in facts.twice.items():
+        for name in names:
+            message = f"two rows of {table} have this name"
+            why = "OVN takes both, and ports and routes are in either of them"
+            yield Finding("ovn-name-twice", "error", name, message, "delete the one that is not in use", why=why)
+    yield from _rows(facts)
+    asked, done = (facts.configurations[name] for name in ("nb_cfg", "sb_cfg"))
+    if done < asked:
+        message = f"ovn-northd has done {done} of {asked} configurations that were waited for"
+        yield Finding("ovn-northd-behind", "warning", "ovn-northd", message, "does it run, and reach both databases?")
+    yield from _chassis(facts, chassis)
+    down = [each.name for each in facts.ports if each.up is False]
+    if down:
+        listed = ", ".join(down[:_SHOWN]) + (f" and {len(down) - _SHOWN} more" if down[_SHOWN:] else "")
+        remedy = "a port with this iface-id on the integration bridge of one chassis brings it up"
+        yield Finding("ovn-ports-down", "note", "logical ports", f"no chassis has {listed}", remedy)
+
+
+def find_node_faults(ids: Mapping[str, str], chassis: Sequence[ChassisFact]) -> Iterator[Finding]:
+    """What the switch's external_ids show: this node as a chassis."""
+    missing = list_missing_ids(ids)
+    if missing:
+        message = f"Open_vSwitch has no external_ids:{', '.join(missing)}"
+        yield Finding(
+            "ovn-chassis-incomplete", "error", "this node", message, "userspace-cni ovn init-node", why="ovn-controller waits"
+        )
+        return
+    name = ids["system-id"]
+    if name not in {each.name for each in chassis}:
+        message = f"there is no chassis {name} in the southbound database"
+        yield Finding("ovn-chassis-absent", "error", "this node", message, "does ovn-controller run? see its log")
+    if ids.get("ovn-bridge-datapath-type") != "netdev":
+        yield Finding(
+            "ovn-kernel-datapath",
+            "warning",
+            "this node",
+            "external_ids:ovn-bridge-datapath-type is not netdev",
+            "userspace-cni ovn init-node",
+            why="ports for vhost-user do not open on OVN's bridge, and it needs a kernel module",
+        )
+
+
+def _rows(facts: NorthFacts) -> Iterator[Finding]:
+    for scope, changes in facts.differences.items():
+        remedy = "userspace-cni ovn init-cluster" if scope == "cluster" else "userspace-cni ovn init-node"
+        for change in changes.rows:
+            said = {"insert": "is missing", "delete": "is not asked for"}.get(
+                change.kind, f"differs in {', '.join(change.columns)}"
+            )
+            message = f"{change.key} {said}"
+            yield Finding("ovn-row-differs", "error", scope, message, f"{remedy} with the same options writes it again")
+        for refused in changes.refused:
+            yield Finding("ovn-row-refused", "error", scope, refused.message, refused.details)
+
+
+def _chassis(facts: NorthFacts, chassis: Sequence[ChassisFact]) -> Iterator[Finding]:
+    by_host: dict[str, list[str]] = defaultdict(list)
+    by_end: dict[str, list[str]] = defaultdict(list)
+    for each in chassis:
+        by_host[each.hostname].append(each.name)
+        for _, address in each.ends:
+            by_end[address].append(each.name)
+    for what, groups in (("hostname", by_host), ("end of tunnels", by_end)):
+        for value, names in groups.items():
+            if value and len(set(names)) > 1:
+                message = f"chassis {' and '.join(sorted(set(names)))} have the {what} {value}"
+                remedy = "ovn-sbctl chassis-del the one whose machine was set up anew"
+                yield Finding(
+                    "ovn-chassis-twice", "warning", value, message, remedy, why="tunnels lead to a chassis that is gone"
+                )
+    hosts = {each.hostname.lower() for each in chassis} | {each.name.lower() for each in chassis}
+    for node in facts.cluster.nodes.values():
+        if not any(host == node.name or host.startswith(f"{node.name}.") for host in hosts):
+            message = "no chassis has this node's name as hostname or system-id"
+            yield Finding(
+                "ovn-node-without-chassis", "note", f"node {node.name}", message, "run init-node there, and ovn-controller"
+            )

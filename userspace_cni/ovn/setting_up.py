@@ -1,0 +1,118 @@
+"""`init-cluster` and `init-node`: what a person asked for becomes desired rows, and is judged by what the database has.
+
+Each is one transaction. A second run writes nothing; a changed argument changes what is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import InvalidConfig, NameTaken
+from userspace_cni.ovn.desired_rows import Changes, DesiredRow
+from userspace_cni.ovn.known_cluster import FoundCluster, find_cluster
+from userspace_cni.ovn.northbound import NorthboundClient
+from userspace_cni.ovn.row_writing import preview, write_rows
+from userspace_cni.ovn.topology import CLUSTER_SCOPE, LogicalCluster, LogicalNode, Subnet, cluster_rows, node_rows
+from userspace_cni.ovn.topology_values import node_name_of, require_apart, require_within
+
+
+@dataclass(frozen=True)
+class WriteMode:
+    """How it is done. `dry_run`: nothing is written. `adopt`: rows of a desired name that are not ours become ours."""
+
+    deadline: Deadline
+    dry_run: bool = False
+    adopt: bool = False
+
+
+@dataclass(frozen=True)
+class AskedNode:
+    """What was asked for a node. `router`: "" for the cluster's own."""
+
+    name: str
+    subnets: tuple[Subnet, ...]
+    router: str = ""
+    management: bool = True
+
+
+def init_cluster(client: NorthboundClient, cluster: LogicalCluster, mode: WriteMode) -> Changes:
+    """Make the cluster's rows; returns what was written, or would be.
+
+    Raises InvalidConfig, NameTaken, Unavailable, RowsRefused.
+    """
+    rows = plan_cluster(cluster, _known(client, cluster.router, mode.deadline))
+    return _write(client, rows, CLUSTER_SCOPE, mode)
+
+
+def init_both(client: NorthboundClient, cluster: LogicalCluster, asked: AskedNode, mode: WriteMode) -> Changes:
+    """Make the cluster's rows and those of its first node, in one transaction, as ovn-kubernetes' first tools did.
+
+    Raises InvalidConfig, NameTaken, Unavailable, RowsRefused.
+    """
+    known = _known(client, cluster.router, mode.deadline)
+    rows = plan_cluster(cluster, known)
+    node = judge_node(asked, replace(known, router=cluster.router, subnets=cluster.subnets, balancers=cluster.balancers))
+    return _write(client, [*rows, *(replace(each, scope=node.scope) for each in node_rows(node))], CLUSTER_SCOPE, mode)
+
+
+def plan_cluster(cluster: LogicalCluster, known: FoundCluster) -> tuple[DesiredRow, ...]:
+    """The cluster's rows, beside what is there. Raises InvalidConfig. Pure."""
+    require_apart(cluster.joins, "--join-subnet", {"the cluster": cluster.subnets})
+    for node in known.nodes.values():
+        for subnet in node.subnets:
+            if not any(subnet.version == each.version and subnet.subnet_of(each) for each in cluster.subnets):  # type: ignore[arg-type]
+                raise InvalidConfig(
+                    f"--cluster-subnet is {' and '.join(map(str, cluster.subnets))}, and node {node.name} has {subnet}",
+                    "it must have the subnets of all nodes",
+                )
+    return cluster_rows(cluster if known.groups else replace(cluster, pair=True))
+
+
+def init_node(client: NorthboundClient, asked: AskedNode, mode: WriteMode) -> tuple[LogicalNode, Changes]:
+    """Make the node's rows; returns what it has, and what was written or would be.
+
+    Raises InvalidConfig, NameTaken, Unavailable, RowsRefused.
+    """
+    known = _known(client, asked.router, mode.deadline)
+    if not known.router:
+        raise NameTaken(
+            f"there is no router {asked.router}" if asked.router else "there is no router of a cluster",
+            "userspace-cni ovn init-cluster makes it",
+        )
+    node = judge_node(asked, known)
+    return node, _write(client, node_rows(node), node.scope, mode)
+
+
+def judge_node(asked: AskedNode, known: FoundCluster) -> LogicalNode:
+    """The node that was asked for, beside the others. Raises InvalidConfig, and NameTaken for a node of the same name. Pure."""
+    name = node_name_of(asked.name)
+    same = known.nodes.get(name)
+    if same is not None and same.given_name != asked.name:
+        raise NameTaken(
+            f"node {asked.name!r} has the rows of {name!r}, which are node {same.given_name!r}'s",
+            "names that differ only in capitals are one in OVN: rename one of the nodes",
+        )
+    subnets = asked.subnets or (same.subnets if same is not None else ())
+    if not subnets:
+        raise InvalidConfig("--subnet is missing", "a node needs a subnet of the cluster's for its pods")
+    if known.subnets:
+        require_within(subnets, known.subnets)
+    others = {f"node {each.name}": each.subnets for each in known.nodes.values() if each.name != name}
+    require_apart(subnets, "--subnet", {**others, **{f"router port {port}": taken for port, taken in known.joins.items()}})
+    return LogicalNode(name, asked.name, subnets, known.router, asked.management, known.balancers)
+
+
+def _known(client: NorthboundClient, router: str, deadline: Deadline) -> FoundCluster:
+    look: Callable[..., FoundCluster] = lambda session: find_cluster(session, router)  # noqa: E731
+    return client.read(look, frozenset(), "looking at OVN's northbound database", deadline, enough=lambda _: False)
+
+
+def _write(client: NorthboundClient, rows: Sequence[DesiredRow], scope: str, mode: WriteMode) -> Changes:
+    if not mode.dry_run:
+        return write_rows(client, rows, scope, mode.deadline, adopt=mode.adopt)
+    changes = preview(client, rows, scope, mode.deadline, adopt=mode.adopt)
+    if changes.refused:
+        raise changes.refused[0]
+    return changes
