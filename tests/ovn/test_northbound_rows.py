@@ -233,10 +233,13 @@ def test_a_command_that_fails_writes_nothing(database: NorthboundDatabase, conne
 
 
 def test_commands_and_rows_in_one_transaction(database: NorthboundDatabase, connect: Callable[[], NorthboundClient]) -> None:
-    """What a person asks for once, beside desired rows; when the server refuses the one, the other is not there either."""
+    """What a person asks for once, beside desired rows; when the one fails or is refused, the other is not there either."""
     session = session_of(connect())
     api = NorthboundApi(session, seconds=60)
     rows = WriteRows(session, DESIRED, "cluster")
+    with pytest.raises(RowsRefused, match="LsDelCommand"):
+        session.transact([rows, IdlCommands(session, [api.ls_del("absent")], target="api")], soon())
+    assert database.nbctl("ls-list") == ""
     session.transact([rows, IdlCommands(session, [api.ls_add("s1")], target="api")], soon())
     assert len(database.nbctl("ls-list").splitlines()) == 2
     wrong = api.db_create("Load_Balancer", name="b", protocol="icmp")

@@ -157,11 +157,13 @@ class Commit:
         """A transaction of all members whose commands can be run, and these members."""
         draft, written = Draft(self._replica), []
         for member in self._members:
+            begun = draft.size
             try:
                 for each in member.commands:
                     each.run_idl(draft)
                 written.append(member)
             except UserspaceError as error:
+                draft.cut(begun)  # what its commands before that one wrote
                 if member.certain:
                     member.answer(error)
             except Exception as error:  # noqa: BLE001 - a bug in one must not fail the others
