@@ -233,6 +233,11 @@ class Session(Generic[I]):
         return self.replica.lost
 
     @property
+    def holds_lock(self) -> bool:
+        """Whether this session may write: it has the database's lock, or there is none to have."""
+        return self.replica.holds_lock
+
+    @property
     def index(self) -> I:
         """What is kept of the rows; without the lock only what it allows may be read."""
         return self.replica.index

@@ -12,6 +12,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from userspace_cni.base.errors import RowsRefused
 
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
 Type = str | Mapping[str, object]
 """A column's type, as a schema has it: RFC 7047, 3.2."""
 STRING: Final[Type] = {"key": "string"}
@@ -50,6 +52,23 @@ I = TypeVar("I", bound=Index)  # noqa: E741 - of Index
 
 
 @dataclass(frozen=True)
+class DatabaseLock:
+    """A lock of the server (RFC 7047, 4.1.8): one session at a time has it. Where a program names one, each transaction of it is
+    refused unless its session has the lock at the commit: so of several such programs one writes.
+
+    `name`: an identifier: of a name with a hyphen the server says nothing, and never gives it. `on_change` is told when the
+    session has got or lost it, on its thread and with its lock; it may not wait.
+    """
+
+    name: str
+    on_change: Callable[[bool], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        if not _IDENTIFIER.fullmatch(self.name):
+            raise ValueError(f"{self.name!r} cannot be the name of a lock of OVSDB")
+
+
+@dataclass(frozen=True)
 class Database(Generic[I]):
     """The part of one database that a program uses; it is not fetched from the server, as in C clients.
 
@@ -58,8 +77,8 @@ class Database(Generic[I]):
     everything. `observed`: further columns, of sessions that replicate everything. `optional`: further columns, and tables, of
     those that the server has: it is asked, by each session. `lasting`: tables beside `root` whose rows nothing has to refer to.
     `unique`: tables of `named` that have one row of a name. `index`: makes that of a session, which replicates everything or not.
-    `refused`: the error for what the server rejects. `setting` and `initialise`: for messages, what says where it is, and what
-    makes its row.
+    `lock`: without which nothing is written. `refused`: the error for what the server rejects. `setting` and `initialise`: for
+    messages, what says where it is, and what makes its row.
     """
 
     name: str
@@ -72,6 +91,7 @@ class Database(Generic[I]):
     optional: Mapping[str, Mapping[str, Type]] = field(default_factory=dict)
     lasting: frozenset[str] = frozenset()
     unique: frozenset[str] = frozenset()
+    lock: DatabaseLock | None = None
     refused: type[RowsRefused] = RowsRefused
     setting: str = ""
     initialise: str = ""

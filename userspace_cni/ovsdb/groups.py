@@ -20,7 +20,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.ovsdb.database import Clause
 from userspace_cni.ovsdb.draft import Draft
-from userspace_cni.ovsdb.replica import CLOSED, SLACK_SECONDS, Replica, SessionLost
+from userspace_cni.ovsdb.replica import CLOSED, SLACK_SECONDS, LockNotHeld, Replica, SessionLost
 
 S = TypeVar("S")
 
@@ -200,6 +200,8 @@ class Commit:
         while (status := draft.commit()) == draft.INCOMPLETE:
             self._await_message()
         self._replica.require()
+        if status == draft.NOT_LOCKED:
+            raise self._not_locked()
         if status == draft.ERROR:
             raise _refused(draft.get_error())
         return bool(status == draft.SUCCESS)
@@ -236,6 +238,11 @@ class Commit:
         self._link.await_message(min(SLACK_SECONDS, *(each.deadline.remaining() for each in waiting)))
         self._replica.run()
         self._replica.require()
+
+    def _not_locked(self) -> LockNotHeld:
+        lock = self._replica.database.lock
+        message = f"OVSDB at {self._replica.session_name()}: another session has lock {lock.name if lock else ''!r}"
+        return LockNotHeld(message, "one program writes at a time; this one waits for the lock")
 
     def _no_answer(self) -> Unavailable:
         message = f"OVSDB at {self._replica.session_name()} does not answer; whether the transaction was done is unknown"

@@ -47,6 +47,10 @@ class SessionLost(Unavailable):
     """The connection broke; its transactions may have been done. A new Session shows it."""
 
 
+class LockNotHeld(Unavailable):
+    """The session has not, or no longer, the lock without which its database is not to be written: nothing was done."""
+
+
 class Poll:
     """poll(2) for ovs.poller. A second `register` adds events, where select.poll replaces them: then the rest of a long request
     would never be sent. (The default, select(), adds too, but fails on file descriptors from 1024 on.)"""
@@ -132,6 +136,9 @@ class Replica(ovs_idl.Idl, Generic[I]):  # type: ignore[misc]
         self._clauses: frozenset[Clause] = frozenset()
         self._names: dict[str, dict[str, Any]] = {table: {} for table in database.named}
         self._root: Any = None
+        self._told_lock = False
+        if database.lock is not None:
+            self.set_lock(database.lock.name)
 
     def run(self) -> bool:
         """As the base class. When the connection broke, hangs or does not speak OVSDB it is lost, and all waits end."""
@@ -148,7 +155,18 @@ class Replica(ovs_idl.Idl, Generic[I]):  # type: ignore[misc]
             changed = True
             self.lose(f"it does not speak OVSDB: {error!r}")
         self._loaded = self.state == self.IDL_S_MONITORING
+        self._tell_lock()
         return changed
+
+    @property
+    def holds_lock(self) -> bool:
+        """Whether the database's lock is ours, as far as is known; where there is none to hold, that is always so."""
+        return self.database.lock is None or (bool(self.has_lock) and not self.lost)
+
+    def _tell_lock(self) -> None:
+        if self.database.lock is not None and self.holds_lock != self._told_lock:
+            self._told_lock = self.holds_lock
+            self.database.lock.on_change(self._told_lock)
 
     def _follows(self) -> bool:
         """Whether the server says, in its database _Server, that another one leads the cluster to which the database belongs."""
@@ -193,6 +211,7 @@ class Replica(ovs_idl.Idl, Generic[I]):  # type: ignore[misc]
         """Give the connection up, for all callers, with the reason."""
         self.lost = self.lost or reason
         self.close()
+        self._tell_lock()
         for watch in [each for group in self.watches.values() for each in group]:
             watch.look()
 
