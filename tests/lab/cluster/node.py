@@ -122,7 +122,7 @@ class ClusterNode:
         if first:
             self.switch.start()
         else:
-            for path in self._ovs.iterdir():  # the node's /run/openvswitch, where the database has its place only here
+            for path in self._ovs.iterdir():  # the node's /run/openvswitch; the database is there only in this lab
                 if path.is_socket() or path.suffix == ".pid":
                     path.unlink()
             self.switch.restart_ovsdb()
@@ -191,7 +191,7 @@ class ClusterNode:
         with self.cri() as cri:
             while not over.wait(_LOOK_S):
                 for sandbox in cri.ended():
-                    with suppress(CriError):  # its network is taken down; it is asked again
+                    with suppress(CriError):  # its network is being removed; it is asked again
                         cri.remove(sandbox)
 
     def join(self, *lists: Mapping[str, Any]) -> None:
@@ -261,7 +261,7 @@ class ClusterNode:
     def _plug_in(self) -> None:
         """Connect the node to the control plane by a veth, which ends with either machine."""
         here, there = self.machine, self._control.machine
-        there.run("sh", "-c", "ip link delete node0 2>&- || true")  # the former boot's, which the kernel removes in its own time
+        there.run("sh", "-c", "ip link delete node0 2>&- || true")  # the former boot's link, which the kernel removes late
         ends = ["eth0", "netns", str(here.pid), "type", "veth", "peer", "name", "node0", "netns", str(there.pid)]
         subprocess.run(["ip", "link", "add", *ends], check=True)
         there.run("sh", "-ec", f"ip address add {GATEWAY}/24 dev node0; ip link set node0 up; ip route add {PODS} via {ADDRESS}")

@@ -58,7 +58,7 @@ class Pods:
         volume = self.node.empty_dir(uid)
         call = self.node.run("ADD", network, self.netns, container, CNI_ARGS=args)
         assert call.status == 0, call
-        # an application that connects while ovs-vswitchd still makes a server port stays unseen (OVS 3.1): let it come to rest
+        # OVS 3.1 misses an application that connects while it still makes a server port: wait until it is done
         self.switch.vsctl("set", "Open_vSwitch", ".", f"external_ids:attached={number}")
         self.made.append(Idle(f"{pod}/net1", container, args, network, volume / f"{container[:12]}-net1"))
         return self.made[-1]

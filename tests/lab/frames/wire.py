@@ -36,7 +36,7 @@ class Side:
         self.size = size
         self.desc, self.avail, self.used = (int(ring) - base for ring in rings)
         self.index = 0
-        self._avail_index: Any = ffi.cast("uint16_t *", rings[1] + 2)  # read and written whole, which `struct` does not do
+        self._avail_index: Any = ffi.cast("uint16_t *", rings[1] + 2)  # read and written in one access, unlike with `struct`
         self._used_index: Any = ffi.cast("uint16_t *", rings[2] + 2)
 
     def available(self) -> bool:

@@ -236,7 +236,7 @@ class Sidecar:
     """
 
     def __init__(self, directory: Path, container: str = CONTAINER, part: str | None = None, /, **environment: str) -> None:
-        self.hooks = directory / (container if part is None else part)  # without a name: all of it
+        self.hooks = directory / (container if part is None else part)  # without a name: the whole volume
         self.hooks.mkdir(exist_ok=True)
         self._python: Sequence[str] = [sys.executable]
         self._environment = {

@@ -50,7 +50,7 @@ def with_needed(modules: Path, names: Iterable[str]) -> dict[str, bytes]:
 
     def load(name: str) -> None:
         path = files.get(name)
-        if name in order or path is None:  # what has no file is built in
+        if name in order or path is None:  # a module without a file is built in
             return
         content = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
         needed = re.search(rb"\0depends=([^\0]*)\0", content)

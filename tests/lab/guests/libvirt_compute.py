@@ -209,7 +209,7 @@ class Compute:
     def _serves(self) -> bool:
         assert self._outer is not None
         assert self._outer.poll() is None, "the pod ended"
-        # before there is this log, the pod's first process may still be in the host's own root, where another libvirt may serve
+        # until this log exists, the pod's first process may still be in the host's root, where another libvirt may serve
         return (self._logs / "libvirtd.log").exists() and self.run(*_VIRSH, "version").returncode == 0
 
 

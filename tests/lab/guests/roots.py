@@ -75,7 +75,7 @@ def load_from(root: Path, copies: Sequence[Path]) -> None:
     """Make these copies of a release's programs load the libraries of its unpacked `root`, which has patchelf and stays there."""
     loader, libraries = root / _LOADER, root / _LIBRARIES
     patchelf = (loader, "--library-path", libraries, root / "usr/bin/patchelf")
-    # RPATH, unlike RUNPATH, holds for the libraries' own libraries, and for what a program loads later, as DPDK its drivers
+    # RPATH, unlike RUNPATH, also applies to the libraries' libraries, and to what a program loads later, like DPDK's drivers
     argv = [*patchelf, "--set-interpreter", loader, "--force-rpath", "--set-rpath", libraries, *copies]
     subprocess.run([str(each) for each in argv], check=True)
 

@@ -49,7 +49,7 @@ def lay_out(directory: Path) -> dict[str, str]:
             shutil.copytree(source, directory / name, ignore=shutil.ignore_patterns("tests", "__pycache__"))
         else:
             shutil.copy(source, directory)
-    # modules that are compiled at each start cost memory that the image's do not
+    # compiling modules at each start would cost memory, which the image's bytecode saves
     compile_dir(directory, quiet=2, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
     return {**variables, "PYTHONPATH": str(directory)}
 

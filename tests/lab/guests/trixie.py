@@ -16,7 +16,7 @@ ENTER = Path(__file__).with_name("enter-root")
 SUITE = "trixie"
 PACKAGES = (
     *("qemu-system-x86", "libvirt-daemon", "libvirt-daemon-driver-qemu", "libvirt-clients"),
-    *("bash", "coreutils", "dash", "libc-bin", "util-linux"),  # without which no Debian is, so that no package names them
+    *("bash", "coreutils", "dash", "libc-bin", "util-linux"),  # essential packages, which no package names as dependencies
 )
 FORMAT = 2
 """Raise it when `_make` makes something different of the same packages."""

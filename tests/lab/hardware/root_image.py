@@ -134,7 +134,7 @@ def _fill(tree: Path, debian: Path, modules: Path) -> None:
     for package in _distributions():
         wanted += _copied(package, tree / DEPENDENCIES[1:])
     for each in sorted({*wanted, *_needed(wanted)}):
-        if not Path(each).is_relative_to(sys.prefix):  # the packages' own parts are there by now
+        if not Path(each).is_relative_to(sys.prefix):  # the packages' own parts were copied already
             _copy(each, tree)
     for each in _DATA:
         _place(Path(each), tree / each[1:])
@@ -142,7 +142,7 @@ def _fill(tree: Path, debian: Path, modules: Path) -> None:
     (tree / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nmessagebus:x:100:65534::/:/bin/false\n")
     (tree / "etc/group").write_text("root:x:0:\nhugetlbfs:x:33:\n")
     (tree / "usr/bin/python3").symlink_to(_PYTHON)
-    (tree / "usr/bin/sh").symlink_to("dash")  # busybox's own takes its applets before programs of their names, as ip(8)
+    (tree / "usr/bin/sh").symlink_to("dash")  # busybox's own prefers its applets to programs of the same names, as ip(8)
     (tree / "usr/sbin/ovs-vswitchd").symlink_to(
         "../lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"
     )  # Debian's name of what is in use

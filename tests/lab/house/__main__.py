@@ -53,5 +53,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    gc.disable()  # half of the time would go to looking through syntax trees, which all stay to the end
+    gc.disable()  # collection would take half of the time, for syntax trees that all live to the end
     sys.exit(main())

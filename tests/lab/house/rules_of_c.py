@@ -65,7 +65,7 @@ def _defined(text: str) -> Iterator[tuple[int, str, str, str, str]]:
     for definition in _DEFINITION.finditer(text):
         signature = _SIGNATURE.search(definition["head"])
         if not signature:
-            continue  # every_function_is_found tells of it
+            continue  # every_function_is_found reports it
         before = text[: definition.start()]
         comment = before[before.rfind("/*") :] if before.endswith("*/\n") else ""
         head = definition["head"][: signature.start()]

@@ -165,7 +165,7 @@ def _lack(tree: Tree, command: list[str]) -> str:
 def _has_module(name: str) -> bool:
     try:
         return find_spec(name) is not None
-    except ModuleNotFoundError:  # what is above it is not there
+    except ModuleNotFoundError:  # its parent package does not exist
         return False
 
 

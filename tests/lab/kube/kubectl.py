@@ -33,7 +33,7 @@ def debian_kubectl() -> Path:
 def build(program: str, directory: Path) -> list[dict[str, Any]]:
     """The objects of that kustomization, in the order in which they would be applied."""
     done = subprocess.run([program, "kustomize", str(directory)], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")  # it warns of fields that it will not read for ever
+    assert (done.returncode, done.stderr) == (0, "")  # it warns of deprecated fields
     return list(yaml.safe_load_all(done.stdout))
 
 

@@ -74,7 +74,7 @@ def busy_kubelet(api: ApiServer, namespace: str = "default", name: str = "app") 
 
     def change() -> None:
         count = 0
-        while not stopped.wait(0.2):  # a writer that is slower than this would never find the pod as it has read it
+        while not stopped.wait(0.2):  # a slower writer would never find the pod unchanged
             count += 1
             api.change(namespace, name, {"status": {"observed": count}})
 

@@ -174,7 +174,7 @@ class Store:
         """Store the object as a new version of itself; returns a copy. The caller has validated it, and holds the lock."""
         key = (thing["metadata"].get("namespace", ""), thing["metadata"]["name"])
         if key in self.things and self.things[key]["metadata"]["uid"] != thing["metadata"].get("uid"):
-            self.remove(*key)  # an object is not replaced by another one of its name, it goes first
+            self.remove(*key)  # an object is deleted before another one of its name is made
         self._version += 1
         thing["metadata"]["resourceVersion"] = str(self._version)
         old = self.things.get(key)

@@ -22,7 +22,7 @@ from tests.lab.lanes.table import Lane, lane
 ENTER: Final = Path(__file__).with_name("enter-lane")
 PACKAGES: Final = (
     *("openvswitch-switch-dpdk", "ovn-central", "ovn-host", "libc-bin", "patchelf"),
-    *("librte-meta-bus", "^librte-mempool-ring[0-9]*$"),  # without which newer switches do not start, or open no port
+    *("librte-meta-bus", "^librte-mempool-ring[0-9]*$"),  # newer switches do not start, or open no port, without these
     *(f"^librte-net-{driver}-?[0-9]*$" for driver in ("af-packet", "af-xdp", "bond", "null", "tap")),
 )
 FORMAT: Final = 1

@@ -53,7 +53,7 @@ def uplink(wire: Wire, switch: Switch, *, port: str = "system", bridge: str = BR
     """Put the NIC on a bridge of its own; both are removed afterwards."""
     mac = json.dumps(links(wire.node)[wire.nic]["address"])
     made = ["add-br", bridge, "--", "set", "Bridge", bridge, "datapath_type=netdev", f"other_config:hwaddr={mac}"]
-    # by which queue a frame comes is the kernel's choice, which differs from boot to boot: AF_XDP has to poll all
+    # the kernel chooses the queue of a frame, differently at each boot: AF_XDP has to poll all
     queues = [f"options:n_rxq={QUEUES}"] if port == "afxdp" else []
     switch.vsctl(*made, "--", "add-port", bridge, wire.nic, "--", "set", "Interface", wire.nic, f"type={port}", *queues)
     try:

@@ -21,7 +21,7 @@ def descriptors(pid: int | str = "self") -> list[str]:
         try:
             found.append(str(entry.readlink()))
         except FileNotFoundError:
-            continue  # that of the listing itself
+            continue  # the listing's own descriptor
     return sorted(name for name in found if not name.startswith(_OF_THE_PROCESS))
 
 
@@ -36,7 +36,7 @@ def nothing_left() -> Iterator[None]:
     before = len(descriptors()), len(shared_mappings())
     yield
     after = len(descriptors()), len(shared_mappings())
-    # fewer are those of an earlier test, which the interpreter has let go of meanwhile
+    # fewer: the interpreter has meanwhile closed those of an earlier test
     assert all(now <= then for now, then in zip(after, before, strict=True)), (
         f"descriptors and mappings {before} became {after}: {descriptors()}"
     )

@@ -42,7 +42,7 @@ class Front:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.server.stop()
         for exchange in self._seen:
-            exchange.close()  # a test may leave one unanswered, a worker does not
+            exchange.close()  # a test may leave a request unanswered, a worker never does
         self._directory.cleanup()
 
     def _serve(self, exchange: Exchange) -> None:

@@ -58,7 +58,7 @@ def _debootstrap(suite: str, root: Path, log: Path) -> None:
 
     RuntimeError with the end of the log when that fails. Needs root.
     """
-    # in a mount namespace of its own: what it mounts in the root goes with it, also when it is killed
+    # in a mount namespace of its own, so that its mounts in the root end with it, even when it is killed
     argv = ["unshare", "--mount", "debootstrap", "--variant=minbase", suite, str(root), own_suite()[1]]
     with log.open("wb") as told:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=told, stderr=told, check=False)
@@ -89,7 +89,7 @@ def _pip_config() -> dict[str, str]:
     """The settings of this machine's pip, by key; those nearer to the command take precedence."""
     told = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True).stdout
     found: dict[str, str] = {}
-    for line in sorted(told.splitlines()):  # the environment's begin with a colon
+    for line in sorted(told.splitlines()):  # lines from the environment begin with a colon
         name, _, value = line.partition("=")
         section, _, key = name.rpartition(".")
         if section in (":env:", "global"):

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from tests.lab.runtimes.images import unpack_image
 from tests.lab.switch.switch import wait_until
 
-# As runc does it: nothing leaves the mount namespace, and what comes to a volume later depends on its propagation
+# As runc does: no mount leaves the namespace, and later mounts in a volume come in according to its propagation
 _ENTER = """
 set -e
 root=$1 volume=$2 inside=$3 propagation=$4

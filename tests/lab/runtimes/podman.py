@@ -17,7 +17,7 @@ from typing import Any, Self
 from tests.lab.runtimes.containerd_host import RuntimeHost, mount_points
 from tests.lab.runtimes.images import unpack_image
 
-_PODMAN_S = 300.0  # loading an image of ours has taken more than a minute beside other work
+_PODMAN_S = 300.0  # loading our image has taken more than a minute on a busy machine
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 # Without the limits it asks for more than a machine without CAP_SYS_RESOURCE may give. `env`: networks are also taken down by a
 # podman that conmon starts when a container ends, and conmon hands on next to nothing of the environment.

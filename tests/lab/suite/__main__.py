@@ -134,7 +134,7 @@ def main(arguments: Sequence[str]) -> int:
     lists = what == "changed" and LIST in rest
     if lists:
         rest.remove(LIST)
-    if "" in arguments:  # a variable that has no value: pytest would run all there is
+    if "" in arguments:  # an unset variable of the caller's: pytest would run everything
         print("tests/run.sh: an argument is empty", file=sys.stderr)
         return 2
     if rest[what == "changed" :] and what in ("all", "quick", "check", "changed"):

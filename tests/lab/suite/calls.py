@@ -72,7 +72,7 @@ class Result:
         made.tests = len(collected)
         made.files = Counter(test.partition("::")[0] for test in collected)
         if set(made.failures) - (workers := set(filter(_WORKER.fullmatch, made.failures))):
-            for worker in workers:  # it collected other tests than another, in which a file could not be read
+            for worker in workers:  # it collected other tests than a worker that could not read a file
                 del made.failures[worker]
         if collected:
             silent = set(files) - {each.partition("::")[0] for each in (*collected, *made.failures)}
@@ -102,8 +102,8 @@ class Call:
         listed.write_text("".join(f"{each}\n" for each in what))
         own = ("-p", "tests.lab.suite.reports", f"--reports={self._reports}", "-o", f"cache_dir={self._directory.name}/cache")
         self._began = time.monotonic()
-        # A terminal tells all that is in its foreground of Ctrl-C and of its end. With a session of its own pytest hears of
-        # that by `stop` alone, once, and is waited for; where this process is killed, by the kernel.
+        # A terminal signals Ctrl-C and its own end to all processes in its foreground. In a session of its own pytest gets
+        # only the signal of `stop`, once, and is awaited; if this process is killed, the kernel ends it.
         command = [*inside, "setpriv", "--pdeathsig", "INT", sys.executable, "-m", "pytest"]
         command += [*_ALWAYS, *own, *options, f"@{listed}"]
         self._process = subprocess.Popen(
@@ -120,7 +120,7 @@ class Call:
         made = Result.read(lines, self._files, ended, in_order=in_order)
         made.seconds = time.monotonic() - self._began
         unexplained = (self._process.returncode or made.missed or not made.tests) and not made.failures
-        if unexplained or not made.understood:  # no second run of its tests would tell why
+        if unexplained or not made.understood:  # a rerun of its tests would not show why
             made.failures["pytest"] = f"{ended}; its own lines above say why"
         return made
 

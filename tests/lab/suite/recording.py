@@ -80,7 +80,7 @@ def saw(mark):
     except (FileNotFoundError, PermissionError):
         state["places"] = set()  # another root, another user
     except OSError:
-        return  # for lack of something: tried again when it is called again
+        return  # something is missing: tried again at the next call
     seen.add(mark)
 
 def forget():

@@ -146,7 +146,7 @@ class Tree:
         """The modules that import a module."""
         if path not in self._importers:
             word = _dotted(path).rpartition(".")[2]
-            likely = (each for each, text in self.texts.items() if word in text)  # to parse all of them takes ten seconds
+            likely = (each for each, text in self.texts.items() if word in text)  # parsing all of them takes ten seconds
             self._importers[path] = frozenset(each for each in likely if path in self.imported(each))
         return self._importers[path]
 

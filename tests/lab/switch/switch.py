@@ -212,7 +212,7 @@ class Switch:
         if held["QoS"] or held["Queue"]:
             self.vsctl("--no-wait", "--all", "destroy", "QoS", "--", "--all", "destroy", "Queue")
         if is_alive:
-            self.appctl("version")  # answered between two pieces of work; the end of a polling thread takes newer ones a second
+            self.appctl("version")  # it answers between two pieces of work; newer ones take a second to end a polling thread
 
     def ports(self, bridge: str) -> list[str]:
         """Names of a bridge's ports, without the local one."""
