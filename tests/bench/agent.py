@@ -61,7 +61,7 @@ LANES = 8
 APPLICATIONS_S = 120.0
 METRICS = "127.0.0.1:19117"
 REST_PAGE_S = 0.3
-"""Between two scrapes: the page rests after each in proportion to its cost."""
+"""The pause between two scrapes: after each the page rests in proportion to its cost."""
 
 
 def status(shim: Shim, rounds: int) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def waiting(agent: Agent, count: int) -> Iterator[None]:
 
 
 def crowd(node: Node, shim: Shim, agent: Agent, rounds: int) -> dict[str, Any]:
-    """One ADD and one DEL behind every number of scrapes."""
+    """One ADD and one DEL while so many scrapes wait."""
     assert node.switch
     found = {}
     with attached(shim, 100):
@@ -180,7 +180,7 @@ def crowd(node: Node, shim: Shim, agent: Agent, rounds: int) -> dict[str, Any]:
 
 
 def standing(node: Node, agent: Agent) -> dict[str, float]:
-    """The figures that a leak would make grow."""
+    """The figures that a leak would increase."""
     assert node.switch
     proc = Path(f"/proc/{agent.pid}")
     return {
@@ -194,7 +194,7 @@ def standing(node: Node, agent: Agent) -> dict[str, float]:
 
 
 def endurance(node: Node, shim: Shim, agent: Agent, cycles: int) -> dict[str, Any]:
-    """Attach and detach, in lanes; what stands before, after a tenth, and after all."""
+    """Attach and detach, in lanes; the figures before, after a tenth, and after all."""
 
     def lanes(first: int, last: int, tick: Callable[[], object]) -> None:
         for _ in range(first, last, LANES):

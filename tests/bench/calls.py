@@ -20,7 +20,7 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.base.stages import STAGES
 
 Seconds = dict[str, float]
-"""By stage; `total` is all that the agent spent on a call, `count` the number of calls."""
+"""Seconds by stage; `total` is the agent's time for a call, `count` the number of calls."""
 
 
 class Shim:
@@ -61,7 +61,7 @@ class Shim:
         return f"7d1a2c00-0000-4000-8000-{number:012x}"
 
     def reap(self, pid: int, number: int) -> float:
-        """Await it; its processor seconds. AssertionError unless it succeeded."""
+        """Wait for it; its processor seconds. AssertionError unless it succeeded."""
         _, status, used = os.wait4(pid, 0)
         assert status == 0, Path(f"{self._output}.{number % 1024}").read_text()
         return used.ru_utime + used.ru_stime

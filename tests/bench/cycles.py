@@ -25,7 +25,7 @@ from tests.lab.switch.vhost_ports import CLIENT, SERVER, add_bridge, add_port
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
 
 WARM = 20
-"""Attachments before the first measured one: mempools, caches."""
+"""Attachments before the first measured one, for mempools and caches."""
 SHAPES = {
     "256 x 1536 B": FrontEndOptions(),
     "64 x 1536 B": FrontEndOptions(queue_size=64),

@@ -22,7 +22,10 @@ _NEXT = (
     {"op": "mutate", "table": "Open_vSwitch", "where": [], "mutations": [["next_cfg", "+=", 1]]},
     {"op": "select", "table": "Open_vSwitch", "where": [], "columns": ["next_cfg"]},
 )
-"""Ask ovs-vswitchd to say when it has done what was written so far; the answer's second result has the number to wait for."""
+"""Ask ovs-vswitchd to report when it has processed what was written so far.
+
+The answer's second result has the number to wait for.
+"""
 
 
 class Floor:

@@ -20,7 +20,9 @@ from tests.bench.floor import Floor
 from tests.lab.node.node import Node
 
 REST_S = 0.08
-"""Before each call of the resting case: long enough for every process to sleep, and its caches to be another's."""
+"""The pause before each call of the resting case: long enough for every
+process to sleep, and for its caches to be used by others.
+"""
 CALM_S = 12.0
 WARM = 2
 """Rounds that do not count."""
@@ -179,7 +181,7 @@ def burst(node: Node, shim: Shim, spent: Spent, count: int, rounds: int) -> dict
 
 
 def calm(floor: Floor, vswitchd: int) -> None:
-    """Until ovs-vswitchd's main thread has nothing to do any more: after many deletions it is busy for seconds."""
+    """Wait until ovs-vswitchd's main thread has nothing more to do: after many deletions it is busy for seconds."""
     floor.settle()
     stat = Path(f"/proc/{vswitchd}/task/{vswitchd}/schedstat")
     end, before = time.monotonic() + CALM_S, int(stat.read_text().split()[0])

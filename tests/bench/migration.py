@@ -37,7 +37,7 @@ from tests.lab.switch.switch import Switch, wait_until
 
 FIGURES = ("total", "downtime", "gap", "lost")
 AROUND_S = 0.3
-"""Of undisturbed stream before and after."""
+"""Seconds of undisturbed traffic before and after."""
 
 
 def moved(peer: Peer, source: Qemu, target: Qemu, mac: str, every: float) -> dict[str, float]:

@@ -33,17 +33,17 @@ from tests.lab.switch.switch import Switch, wait_until
 ROOT: Final = Path(__file__).parents[2]
 OURS: Final = (f"{ROOT}/userspace_cni/", f"{ROOT}/localdb/")
 HOPS: Final = {"Workers.submit": "the server's thread", "Session.transact": "the worker", "Commit._commit": "the commit"}
-"""The functions at which a thread hands the call on, or is at its end, and who it is."""
+"""The functions at which a thread hands the call on, or ends, and which thread that is."""
 BEGINS: Final = {"Server._read", "Calls._serve", "Commit.run"}
-"""Where a thread begins with a call: what is beneath runs whether there is a call or not."""
+"""Where a thread begins with a call: functions below it on the stack run with and without a call."""
 WARM: Final = 3
-"""ADDs before those that are looked at: the first ones import, and open sessions."""
+"""ADDs before those that are recorded: the first ones import modules and open sessions."""
 LOOKED_AT: Final = 7
-"""Of these the one with the fewest calls is told: while it ran, threads that have nothing to do with it did the least."""
+"""The one with the fewest calls is reported: while it ran, unrelated threads did the least."""
 
 
 class Walk:
-    """What the profile of a process says of the calls since `begin`."""
+    """The profile of a process during the calls since `begin`."""
 
     def __init__(self) -> None:
         self._on = False
@@ -52,13 +52,13 @@ class Walk:
         self.stacks: dict[str, list[str]] = {}
 
     def begin(self) -> None:
-        """Forget what was, and look from now on."""
+        """Forget what was recorded, and record from now on."""
         self.calls.clear()
         self.stacks.clear()
         self._on = True
 
     def end(self) -> dict[str, Any]:
-        """Look no more; what was seen."""
+        """Stop recording; what was recorded."""
         self._on = False
         crossings = sum(count for (caller, called), count in self.calls.items() if caller and caller != called)
         return {"stacks": self.stacks, "crossings": crossings, "calls": sum(self.calls.values())}

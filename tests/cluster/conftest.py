@@ -31,7 +31,7 @@ from tests.lab.cluster.cluster import Cluster, one_cluster
 from tests.lab.frames.testpmd import MEMORY_MIB
 
 APPLICATIONS = 3
-"""So many of a test's pods may have hugepages at the same time."""
+"""How many of a test's pods can have hugepages at the same time."""
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +49,6 @@ def deployed(cluster: Cluster) -> Cluster:
 
 @pytest.fixture
 def clean(deployed: Cluster) -> Iterator[Cluster]:
-    """The same; nothing is left of the test's pods at the end."""
+    """The same; at the end nothing of the test's pods may be left."""
     yield deployed
     deployed.leave_nothing()

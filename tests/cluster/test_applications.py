@@ -20,7 +20,10 @@ UNPRIVILEGED = {
 
 
 def test_without_root_on_two_networks_and_killed(clean: Cluster) -> None:
-    """An application without root has a client-mode and a server-mode interface; killed, it starts again and has both again."""
+    """An application without root has a client-mode and a server-mode interface.
+
+    After it was killed it starts again with both.
+    """
     client = network("client")
     server = network("server", vhost={"mode": "server", "user": str(USER), "socketmode": "0660"})
     clean.join(client, server)

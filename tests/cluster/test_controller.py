@@ -1,4 +1,6 @@
-"""The controller as it is deployed, in a cluster of one node: no root, nothing to write to, and with the rights that it uses."""
+"""The controller as it is deployed, in a cluster of one node: without root, with
+nothing to write to, and with only the rights that it uses.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ pytestmark = pytest.mark.timeout(600)  # the first test of a run starts the clus
 
 @pytest.fixture
 def objects(deployed: Cluster) -> Iterator[list[dict[str, Any]]]:
-    """What people write and a node without a kubelet reports; it is deleted again, with the controller."""
+    """Objects that people write and that a node without a kubelet reports; they are deleted at the end, with the controller."""
     desired = [
         ours("ProviderNetwork", "net1", defaultInterface="eth9"),
         ours("Vlan", "v100", id=100, provider="net1"),
@@ -32,7 +34,7 @@ def objects(deployed: Cluster) -> Iterator[list[dict[str, Any]]]:
 
 
 def test_the_deployed_controller_writes_statuses(deployed: Cluster, objects: list[dict[str, Any]]) -> None:
-    """Both are Ready; one leads and sums up; when its pod is deleted, it has given the Lease back and the other leads."""
+    """Both replicas are Ready and one leads; when its pod is deleted, it has released the Lease and the other leads."""
     deployed.deploy_controller()
 
     def found(resource: ApiResource, name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Daemons of the node that die, deletions that do not wait, and a network that is gone before its pods."""
+"""Daemons of the node that die, deletions that do not wait, and a network that is removed before its pods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NETWORK = "dpdk-net"
 SETTINGS = "/etc/userspace-cni/config.toml"
 TICK_S = 2
 PASSES_S = 3 * TICK_S
-"""What is gone in two passes is collected; on a loaded machine a pass is late."""
+"""For what is removed in two passes: on a loaded machine a pass is late."""
 PODS = [f"app-{number}" for number in range(5)]
 MANY = 20
 
@@ -41,7 +41,7 @@ def sandboxes(cluster: Cluster) -> list[str]:
 
 
 def test_kubelet_and_containerd_killed_amid_adds_and_dels(clean: Cluster) -> None:
-    """Both die while pods are made, and again while they are deleted: all run, each with one port; nothing of ours is left."""
+    """Both die while pods are made, and while they are deleted: all pods run with one port each; nothing is left."""
     clean.join(network(NETWORK))
     clean.apply(*(attached_pod(name) for name in PODS))
     wait_until(clean.node.ports, RUNNING_S, "the first port")
@@ -64,7 +64,7 @@ def test_kubelet_and_containerd_killed_amid_adds_and_dels(clean: Cluster) -> Non
 
 
 def test_force_deletion(clean: Cluster) -> None:
-    """Of pods that are deleted by force, amid their start or later, nothing is left, though the API server waited for no DEL."""
+    """Nothing is left of pods that are deleted by force, during their start or later, though the API server waited for no DEL."""
     clean.join(network(NETWORK))
     clean.apply(*(attached_pod(name) for name in PODS[:2]))
     clean.wait_running(PODS[0])
@@ -74,9 +74,9 @@ def test_force_deletion(clean: Cluster) -> None:
 
 
 def test_network_removed_before_its_pods(quick: Cluster) -> None:
-    """containerd sends no DEL for a network whose file is gone: the agent collects what is left after two looks.
+    """containerd sends no DEL for a network whose file is gone: the agent removes what is left after two looks.
 
-    A namespace counts as gone only while another one is seen beside its place: another pod's.
+    A namespace counts as gone only while another one exists beside its place: another pod's.
     """
     quick.apply(pod("other"))
     quick.wait_running("other")
@@ -91,7 +91,7 @@ def test_network_removed_before_its_pods(quick: Cluster) -> None:
 
 
 def test_twenty_pods_at_once(clean: Cluster) -> None:
-    """A Deployment scaled from 0 to 20 and back: each pod has one port and one address, and all of it goes."""
+    """A Deployment is scaled from 0 to 20 and back: each pod has one port and one address, and nothing is left."""
     clean.join(network(NETWORK))
     clean.apply(deployment("many", 0))
     clean.kubectl("scale", "deployment/many", f"--replicas={MANY}")

@@ -1,7 +1,7 @@
-"""deploy/examples on the cluster: what each of them says that one sees.
+"""deploy/examples on the cluster: each does what its comment says.
 
-Their networks become the node's, as there is no Multus, and their image the lab's with this machine's testpmd and this checkout's
-reader. The pods are as they are written otherwise. tap.yaml is the quick start's.
+Their networks become the node's, because there is no Multus, and their image the lab's, with this machine's testpmd and this
+checkout's reader. Otherwise the pods are unchanged. tap.yaml is the quick start's.
 """
 
 from __future__ import annotations

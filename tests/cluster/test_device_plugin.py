@@ -78,7 +78,10 @@ def with_devices(name: str, *command: str, resource: str = RESOURCE, **context: 
 
 
 def test_frames_between_devices(offered: Cluster) -> None:
-    """Pods with two devices each pass frames, one as another user than root; switch, kubelet, agent and container come and go."""
+    """Pods with two devices each exchange frames, one not as root.
+
+    Also after restarts of switch, kubelet, agent and container.
+    """
     command = forwarding("flowgen", expect=OF_A_POD)
     offered.apply(with_devices("first", *command), with_devices("elsewhere", *command, resource=ABSENT))
     offered.wait_running("first")

@@ -1,4 +1,4 @@
-"""What `kubectl describe pod` tells of a pod whose network cannot work, or not as it was written."""
+"""What `kubectl describe pod` says about a network that cannot work, or not as it was written."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ REFUSAL = "FailedCreatePodSandBox"
 
 
 def attempts(cluster: Cluster, pod_name: str) -> int:
-    """How often the kubelet was refused a sandbox for the pod."""
+    """How often the kubelet tried in vain to make a sandbox for the pod."""
     return sum(int(event["count"]) for event in cluster.reasoned(pod_name, REFUSAL))
 
 
 def test_a_pod_without_a_volume_and_a_key_that_has_no_effect(clean: Cluster) -> None:
-    """A refused pod and one that runs with a key ignored say so once, however often the kubelet tries; with a volume it runs."""
+    """A refused pod, and one with an ignored key, have one Event each, however often the kubelet tries.
+
+    With a volume the pod runs.
+    """
     clean.join(network("dpdk-net", colour="blue"))
     clean.apply(pod("bare"), tap_pod("painted", "eth1"))
     clean.wait_running("painted")

@@ -1,4 +1,4 @@
-"""A run of these tests that was killed: the next one's start gives back what it had of the machine."""
+"""The next start of a cluster returns what a killed run of these tests had taken of the machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ with own_top() as top:
     print(top, flush=True)
     sys.stdin.read()
 """
-"""What a run does to the machine around its processes, which end with it: cgroups, hugepages, memory, files."""
+"""What a run uses of the machine beside its processes, which end with it: cgroups, hugepages, memory, files."""
 
 
 def test_next_run_removes_what_a_killed_one_left() -> None:

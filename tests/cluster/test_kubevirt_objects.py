@@ -1,7 +1,7 @@
-"""What we give users for KubeVirt, as an API server takes it: nothing is refused, and no field is dropped.
+"""A real API server accepts what we give users for KubeVirt: nothing is refused, and no field is dropped.
 
-The definitions are made of KubeVirt's own schemas (tests/unit/kubevirt/data), which are cut: where something was cut from an
-object it may have any field, and elsewhere an unknown field is dropped, as on a cluster.
+The definitions are made of excerpts of KubeVirt's own schemas (tests/unit/kubevirt/data). An object from which something was cut
+may have any field; elsewhere an unknown field is dropped, as on a cluster.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def lost(wanted: object, found: object, path: str = "") -> list[str]:
 
 
 def assert_there(cluster: Cluster, documents: str) -> None:
-    """Each of the documents is in the cluster with every field."""
+    """Assert that each document is in the cluster with every field."""
     for wanted in yaml.safe_load_all(documents):
         metadata = wanted["metadata"]
         found = cluster.get(wanted["kind"], metadata["name"], f"--namespace={metadata['namespace']}")
@@ -131,7 +131,7 @@ def test_binding_is_registered_where_an_operator_owns_kubevirt(kubevirt: Cluster
 
 
 def test_networks_and_machines_are_taken(kubevirt: Cluster) -> None:
-    """Network and VM, as the example has them and as they are printed with every option, are taken whole."""
+    """Network and VM are accepted completely, from the example and as printed with every option."""
     printed = manifests("nad", "vm", "--vlan=100", "--mtu=9000", "--dedicated", "--queues=2", "--vm=other", "--name=other")
     for documents in (EXAMPLE.read_text(), printed):
         kubevirt.kubectl("apply", "-f", "-", told=documents)

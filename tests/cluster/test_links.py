@@ -13,12 +13,12 @@ BY_MODE = {"eth1": "client", "eth2": "server"}
 
 
 def reached(cluster: Cluster, ifname: str) -> bool:
-    """Whether an answer to a ping comes from the pod `right`, to which `left` has only this way."""
+    """Whether a ping of `left`, which has only this way, is answered by the pod `right`."""
     return answered(cluster, cluster.note_of("right", ifname)["ipResult"]["ips"][0]["address"].partition("/")[0])
 
 
 def answered(cluster: Cluster, address: str) -> bool:
-    """Whether an answer to a ping by `left` comes from there."""
+    """Whether a ping of `left` is answered from there."""
     try:
         cluster.exec("left", "busybox", "ping", "-c", "1", "-W", "1", address, container="app")
     except MachineError:

@@ -129,7 +129,7 @@ def send_here(api: ApiServer, calls: Iterable[Call]) -> list[tuple[int, dict[str
 
 
 def compared(answers: Iterable[tuple[int, dict[str, Any]]]) -> list[Any]:
-    """What counts of the answers, one after the other."""
+    """The parts of the answers that count, one after the other."""
     found: list[Any] = []
     versions: dict[str, str] = {}
     for status, body in answers:
@@ -148,7 +148,7 @@ def compared(answers: Iterable[tuple[int, dict[str, Any]]]) -> list[Any]:
 
 
 def filled(value: Any) -> Any:
-    """Without what is empty, and without the marks of a thing itself: where these stand has changed between releases."""
+    """The object without empty parts and without "." marks, whose place has changed between releases."""
     if isinstance(value, dict):
         below = {key: filled(each) for key, each in value.items() if key != "."}
         return {key: each for key, each in below.items() if each not in (None, [])}
@@ -191,7 +191,7 @@ def test_the_tests_server_has_the_rules_of_the_real_one(defined: Cluster) -> Non
 
 
 def test_what_is_applied_again_is_unchanged(deployed: Cluster) -> None:
-    """The server keeps every field as it is written: a second `kubectl apply` of the same has nothing to configure."""
+    """The server keeps every field as it is written: a second `kubectl apply` of the same changes nothing."""
     told = deployed.kubectl("apply", "-k", str(AGENT)).splitlines()
     assert len(told) > len(list(definitions()))
     assert [line for line in told if not line.endswith(" unchanged")] == []

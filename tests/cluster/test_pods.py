@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(600)  # the first test of a run starts the clus
 
 
 def test_node_and_agent_are_ready(deployed: Cluster) -> None:
-    """The manifest is applied as it is written: its pod becomes Ready, lacks nothing, and is refused nothing."""
+    """The manifest is applied unchanged: its pod becomes Ready, lacks nothing, and is refused nothing."""
     assert is_ready(deployed.node_object())
     assert json.loads(deployed.agent("list", "--json")) == []
     metadata = deployed.agent_pod()["metadata"]
@@ -22,7 +22,7 @@ def test_node_and_agent_are_ready(deployed: Cluster) -> None:
 
 
 def test_frames_from_pod_to_pod(clean: Cluster) -> None:
-    """Two pods as in the guide: what the one's application sends arrives at the other's; deleted, they leave nothing."""
+    """Frames of one pod's application arrive at the other's, with pods as in the guide; deleted, they leave nothing."""
     clean.join(network("dpdk-net"))
     clean.apply(*(dpdk_pod(name, *forwarding(mode)) for name, mode in (("receiver", "rxonly"), ("sender", "txonly"))))
     clean.wait_running("receiver", "sender")

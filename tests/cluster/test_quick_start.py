@@ -18,9 +18,9 @@ pytestmark = pytest.mark.timeout(600)  # the first test of a run starts the clus
 PAGE = ROOT / "docs" / "quick-start.md"
 KUBECTL = "/usr/local/bin/kubectl"
 SECONDS = 240
-"""Of patience with what takes some seconds on a quiet machine."""
+"""For what takes some seconds on a quiet machine."""
 BEGINNINGS = ("kubectl apply -k ", "cat > /etc/cni/net.d/", "sed ", "agent=", "kubectl delete deployment ")
-"""Of the commands, in the order in which someone without Multus runs them."""
+"""The commands in the order in which a user without Multus runs them."""
 
 
 @pytest.fixture

@@ -17,7 +17,9 @@ PODS = [f"app-{number}" for number in range(3)]
 
 
 def test_pods_come_back_after_a_power_cut(clean: Cluster) -> None:
-    """Each pod has a socket's port, a link's, and an address of each of the new boot, and nothing of the former boot is left."""
+    """Each pod has a vhost-user port, a kernel link's port and their addresses of
+    the new boot, and nothing of the former boot is left.
+    """
     clean.join(network(NETWORK), link_network(LINKS, "10.57.0.0/24"))
     clean.apply(*(attached_pod(name) for name in PODS))
     clean.wait_running(*PODS)

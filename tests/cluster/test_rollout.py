@@ -1,4 +1,4 @@
-"""The agent's DaemonSet is renewed while applications send, and while pods are made."""
+"""The agent's DaemonSet is replaced while applications send, and while pods are made."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_gone(pod: Mapping[str, Any]) -> bool:
 
 
 def test_rollout_loses_no_frame(clean: Cluster) -> None:
-    """Every frame sent during a rollout is answered, and a pod that is made in the gap becomes Running."""
+    """Every frame sent during a rollout is answered, and a pod that is made between two agents becomes Running."""
     clean.join(network("dpdk-net"))
     clean.apply(*(tap_pod(name, "eth1") for name in ("left", "right")))
     clean.wait_running("left", "right")

@@ -1,4 +1,4 @@
-"""Routes into pods on the real node: agent and controller as they are deployed, with the rights that the manifests give them."""
+"""Routes in pods on the real node: agent and controller as they are deployed, with the rights of the manifests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def restart_agent(cluster: Cluster) -> None:
 
 @pytest.fixture
 def routed(clean: Cluster) -> Iterator[Cluster]:
-    """The cluster, whose agent keeps routes, with the controller; Routes, the controller and the setting go at the end."""
+    """The cluster with an agent that keeps routes, and the controller; Routes, controller and setting are removed at the end."""
     settings = clean.path(SETTINGS)
     before = settings.read_text() if settings.exists() else ""
     settings.write_text(f"{before}routes = true\n")
@@ -76,7 +76,7 @@ class Inside:
         self._enter = ("nsenter", f"--net=/proc/{pid}/ns/net", "ip", "-j", "-4")
 
     def ours(self) -> list[str]:
-        """Routes of ours, as "DST VIA DEV"."""
+        """Our routes, as "DST VIA DEV"."""
         shown = json.loads(self._cluster.node_shell(*self._enter, "route", "show", "proto", str(PROTOCOL)) or "[]")
         return sorted(f"{each['dst']} {each.get('gateway', '-')} {each['dev']}" for each in shown)
 
@@ -85,14 +85,14 @@ class Inside:
         return [each for each in shown if each.get("protocol") != str(PROTOCOL)]
 
     def wait(self, *routes: str) -> None:
-        """Until these are the routes of ours."""
+        """Wait until our routes are these."""
         self._cluster.wait(lambda: self.ours() == sorted(routes), f"routes {routes}")
 
 
 def test_routes_in_pods_of_the_node(routed: Cluster) -> None:
-    """A Route's routes and those of a Service are in pods of two CNI plugins, and follow both; its status is Applied.
+    """Routes of a Route, and of a Service, are in pods of two CNI plugins, and follow both; its status is Applied.
 
-    Each kind of selector is asked of the API with the rights of the manifests. What can never be is in status and event of its
+    Each kind of selector is asked of the API with the rights of the manifests. What can never work is in status and Event of its
     Route, what one pod cannot have in that pod's.
     """
     cluster = routed
@@ -164,7 +164,7 @@ def running(found: Mapping[str, Any]) -> bool:
 
 
 def words(cluster: Cluster) -> dict[str, str]:
-    """Of each Route the word that `kubectl get routes` shows, of those that have one."""
+    """For each Route with a state, the word that `kubectl get routes` shows."""
     lines = [line.split() for line in cluster.kubectl("get", "routes", "--no-headers").splitlines()]
     return {name: words[0] for name, *words, _ in lines if words}
 
@@ -201,7 +201,7 @@ def creating(name: str, spec: Any) -> Call:
 
 
 def whole(schema: Mapping[str, Any], name: str = "") -> Any:
-    """A value with every field that the schema names, valid for it and for who reads it."""
+    """A value with every field that the schema names, valid for the schema and for the reader."""
     if "enum" in schema:
         return schema["enum"][0]
     kind = schema["type"]
@@ -215,7 +215,7 @@ def whole(schema: Mapping[str, Any], name: str = "") -> Any:
 
 
 def test_what_the_definition_takes_and_refuses(deployed: Cluster) -> None:
-    """What the schema excludes is refused by the server, all else is taken, and each field comes back as it was written.
+    """The server refuses what the schema excludes, accepts all else, and returns each field as it was written.
 
     The server of the other tests answers the same.
     """

@@ -1,4 +1,4 @@
-"""The documented command that takes everything away from a cluster and its nodes."""
+"""The documented command that removes everything from a cluster and its nodes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def uninstall(cluster: Cluster, directory: Path) -> CompletedProcess[str]:
 
 
 def test_uninstall_leaves_a_clean_node_and_install_works_again(removable: Cluster, tmp_path: Path) -> None:
-    """With a pod attached it says which and changes nothing; then nothing of ours is left, and a new installation serves pods."""
+    """With a pod attached it names that and changes nothing; then it leaves nothing of ours, and a new installation works."""
     removable.join(network(NETWORK))
     removable.apply(attached_pod("app"))
     removable.wait_running("app")

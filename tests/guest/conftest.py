@@ -13,7 +13,7 @@ from tests.lab.hardware.snapshot import restored
 
 @pytest.fixture
 def guest() -> Iterator[FullGuest]:
-    """The saved guest, restored for this test alone: OVS-DPDK and the agent run, and no bridge is there."""
+    """The saved guest, restored for this test alone: OVS-DPDK and the agent run, and there is no bridge."""
     with restored() as guest:
         yield guest
 

@@ -1,4 +1,4 @@
-"""Bridges of the kernel's datapath, worse lines on both datapaths, and frames of vhost-user ports."""
+"""Bridges of the kernel's datapath, netem on both datapaths, and frames of vhost-user ports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENGINES = ("ovs", "ovs-dpdk")
 
 
 def test_pods_on_a_bridge_of_the_kernel(guest: FullGuest, node: GuestNode) -> None:
-    """Two pods reach each other by flows of the kernel's datapath; CHECK finds them whole; the bridge goes with the last one."""
+    """Two pods reach each other by flows of the kernel's datapath; CHECK passes; the bridge is removed with the last one."""
     networks = {f"pod{n}": veth_network("br-k", f"192.0.2.{n}/24", engine="ovs") for n in (1, 2)}
     results = {pod: node.add(pod, network) for pod, network in networks.items()}
     assert guest.do("ovs-vsctl", "get", "Bridge", "br-k", "datapath_type") == "system\n"
@@ -28,7 +28,7 @@ def test_pods_on_a_bridge_of_the_kernel(guest: FullGuest, node: GuestNode) -> No
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_worse_line_towards_a_pod(guest: FullGuest, node: GuestNode, engine: str) -> None:
-    """On either datapath an answer takes at least the latency of the pod's network; it ends with the pod."""
+    """On either datapath an answer takes at least the latency of the pod's network; the latency ends with the pod."""
     networks = {f"pod{n}": veth_network("br-x", f"192.0.2.{n}/24", engine=engine) for n in (1, 2)}
     networks["pod1"]["netem"] = {"latency_ms": LATENCY_MS}
     for pod, network in networks.items():

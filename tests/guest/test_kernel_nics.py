@@ -26,11 +26,11 @@ done
 ip -n outside link set wire up
 ip -n outside address add 192.0.2.1/24 dev wire
 """
-"""A NIC of virtio tells no speed, and the kernel's bond runs LACP only on one of known speed and full duplex."""
+"""A virtio NIC reports no speed, and the kernel's bond runs LACP only with a known speed and full duplex."""
 
 
 def bonded(guest: FullGuest, mode: str) -> None:
-    """Make bond0 of both NICs, with an address; beyond them is one switch, for each of two wires leads to it."""
+    """Make bond0 of both NICs, with an address; both wires lead to one switch beyond."""
     guest.shell(f"""
 ip link add bond0 type bond mode {mode} miimon 100 {"lacp_rate fast" if mode == LACP else ""}
 for nic in k0 k1; do ip link set $nic down; ip link set $nic master bond0; done
@@ -41,7 +41,7 @@ ip link set bond0 up
 
 
 def await_lacp(guest: FullGuest) -> None:
-    """Wait until the bond beyond the wires has both of them in one group, and has heard a partner."""
+    """Wait until the bond beyond the wires has both in one group, and has heard a partner."""
 
     def agreed() -> bool:
         told = guest.do("nsenter", f"--net={OUTSIDE}", "cat", "/proc/net/bonding/wire")
@@ -99,8 +99,10 @@ def test_ovs_bonds_nics_with_a_partner_by_lacp(guest: FullGuest, node: GuestNode
 
 
 def test_a_nic_that_is_pulled_out_is_noticed(guest: FullGuest, node: GuestNode) -> None:
-    """The agent is told by the kernel, between two passes, that the uplink is not there, and opens the NIC that is put back: a
-    pod from before and a new one reach the wire by it."""
+    """The kernel tells the agent between two passes that the uplink is gone, and the agent opens the NIC that is put back.
+
+    Then an older and a new pod reach the wire by it.
+    """
     node.outside("ip", "address", "add", "192.0.2.1/24", "dev", "o-k0")
     assert node.has(provider("k0"))["net1"]["ready"]
     node.add("before", veth_network("br-net1", "192.0.2.100/24"))
@@ -116,7 +118,7 @@ def test_a_nic_that_is_pulled_out_is_noticed(guest: FullGuest, node: GuestNode) 
 
 
 def test_addresses_of_a_vlans_link_move_with_the_nics(guest: FullGuest, node: GuestNode) -> None:
-    """A VLAN's link that is named has its address on a port of the bridge; a pod of another VLAN is reached in that one."""
+    """A named VLAN link's address moves to a port of the bridge; a pod of another VLAN is reached in its own."""
     guest.shell(_VLANS)
     guest.shell("ip address add 198.51.100.11/24 dev k0; ip link set k0 up")
     guest.shell("ip link add link k0 name k0.10 type vlan id 10; ip address add 192.0.2.11/24 dev k0.10; ip link set k0.10 up")
@@ -134,7 +136,7 @@ def test_addresses_of_a_vlans_link_move_with_the_nics(guest: FullGuest, node: Gu
 
 
 def test_a_vlans_link_as_uplink_never_tags_twice(guest: FullGuest, node: GuestNode) -> None:
-    """It carries frames without a tag, in its own VLAN; VLANs are refused, and a pod's frames with one do not leave the node."""
+    """It carries untagged frames, in its own VLAN; VLANs are refused, and a pod's tagged frames do not leave the node."""
     guest.shell(_VLANS)
     guest.shell("ip link set k0 up; ip link add link k0 name k0.10 type vlan id 10; ip link set k0.10 up")
     refused = node.has(provider("k0.10", vlans="[20]"))
@@ -157,7 +159,7 @@ def test_a_vlans_link_as_uplink_never_tags_twice(guest: FullGuest, node: GuestNo
 
 
 def test_a_link_of_802_1ad_carries_vlans_within_its_own(guest: FullGuest, node: GuestNode) -> None:
-    """As an uplink it has VLANs, whose frames have both tags on the wire, beside frames with its own alone."""
+    """As an uplink it carries VLANs, with both tags on the wire, beside frames with its own tag alone."""
     guest.shell("""
 ip link set k0 up; ip link add link k0 name k0.s type vlan proto 802.1ad id 10; ip link set k0.s up
 ip -n outside link add link o-k0 name o-s type vlan proto 802.1ad id 10; ip -n outside link set o-s up

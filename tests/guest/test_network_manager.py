@@ -1,4 +1,4 @@
-"""A NIC that NetworkManager has: refused while it configures the NIC and addresses are to move, and moved once it does not."""
+"""A NIC of NetworkManager: addresses cannot move while it configures the NIC, and move once it does not."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ until nmcli general; do sleep 0.2; done  # its name on the bus comes later
 nmcli --wait 60 connection add type ethernet ifname k0 con-name k0 autoconnect no ipv6.method disabled {addresses}
 nmcli --wait 60 connection up k0
 """
-"""Its own daemon, and what it needs of a node. It is told of k0 alone."""
+"""NetworkManager's daemon, and what it needs of a node. It manages k0 alone."""
 
 
 def managed(guest: FullGuest, addresses: str) -> None:
-    """Start NetworkManager, and have it configure k0."""
+    """Start NetworkManager, and make it configure k0."""
     guest.shell(_STARTED.format(addresses=addresses))
 
 
 def test_addresses_move_once_network_manager_lets_go(guest: FullGuest, node: GuestNode) -> None:
-    """The reason names the command that makes it let go; after that the addresses move, and stay while it is started again."""
+    """The reason names the command that makes it release the NIC; then the addresses move, and stay when it starts again."""
     managed(guest, "ipv4.method manual ipv4.addresses 192.0.2.11/24")
     node.outside("ip", "address", "add", "192.0.2.1/24", "dev", "o-k0")
     told = node.has(provider("k0", move_addresses="true"))
@@ -43,7 +43,7 @@ def test_addresses_move_once_network_manager_lets_go(guest: FullGuest, node: Gue
 
 
 def test_a_lease_of_network_manager_stays_at_the_nic(guest: FullGuest, node: GuestNode) -> None:
-    """An address from DHCP is refused to move; where none is to move, the NIC keeps it, and pods reach the wire beside it."""
+    """An address from DHCP cannot move; if none is to move, the NIC keeps it, and pods reach the wire beside it."""
     node.outside("ip", "address", "add", "192.0.2.1/24", "dev", "o-k0")
     guest.do("tee", "/run/udhcpd.conf", stdin="interface o-k0\nstart 192.0.2.50\nend 192.0.2.50\noption subnet 255.255.255.0\n")
     guest.shell("mkdir -p /var/lib/misc; touch /var/lib/misc/udhcpd.leases")

@@ -1,4 +1,4 @@
-"""PCI NICs as uplinks, by vfio-pci and an IOMMU: what is refused, what passes, what a dead switch leaves."""
+"""PCI NICs as uplinks, by vfio-pci and an IOMMU: what is refused, what works, and what a dead switch leaves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def dpdk_ports(guest: FullGuest) -> set[str]:
 
 
 def test_devices_that_dpdk_cannot_open_are_refused_by_name(guest: FullGuest, node: GuestNode) -> None:
-    """A device that is not there, one of the kernel's driver, one that is no NIC, and one that another network has."""
+    """A missing device, one with the kernel's driver, one that is no NIC, and another network's are refused."""
     p0, k0 = device(guest, "p0"), kernel_device(guest, "k0")
     specs = (provider(p0), provider("pci:0000:77:00.0", "none"), provider(k0, "kernel"), provider("pci:0000:00:1f.2", "disk"))
     told = node.has("".join(specs))
@@ -38,7 +38,7 @@ def test_devices_that_dpdk_cannot_open_are_refused_by_name(guest: FullGuest, nod
 
 
 def test_a_pod_reaches_the_wire_by_a_pci_uplink(guest: FullGuest, node: GuestNode) -> None:
-    """Frames of a pod pass the NIC; it is polled on the NIC's own NUMA node, and given back when the network goes."""
+    """A pod's frames pass the NIC, which is polled on its own NUMA node and returned when the network is removed."""
     p0 = device(guest, "p0")
     told = node.has(provider(p0))
     assert told["net1"]["ready"], told
@@ -72,7 +72,7 @@ def test_a_pod_at_a_vhost_user_port_reaches_the_wire(guest: FullGuest, node: Gue
 
 
 def test_a_killed_switch_has_the_uplink_again(guest: FullGuest, node: GuestNode) -> None:
-    """ovs-vswitchd is killed, and the next one carries the pod's frames by the PCI device; the agent says that it holds."""
+    """After ovs-vswitchd was killed the next one carries the pod's frames by the PCI device; the agent reports it as ready."""
     assert node.has(provider(device(guest, "p0")))["net1"]["ready"]
     node.add("pod", veth_network("br-net1", "192.0.2.100/24"))
     node.outside("ip", "address", "add", "192.0.2.1/24", "dev", "o-p0")
@@ -84,8 +84,10 @@ def test_a_killed_switch_has_the_uplink_again(guest: FullGuest, node: GuestNode)
 
 
 def test_a_device_that_is_pulled_out_is_let_go(guest: FullGuest, node: GuestNode) -> None:
-    """The agent has ovs-vswitchd let go of it, for which the kernel waits, and says why the uplink carries nothing. Once it is
-    put back, and has the driver that the reason names, the pod has the wire again."""
+    """The agent makes ovs-vswitchd release it, for which the kernel waits, and says why the uplink carries nothing.
+
+    Once it is put back, with the driver that the reason names, the pod reaches the wire again.
+    """
     node.outside("ip", "address", "add", "192.0.2.1/24", "dev", "o-p0")
     p0 = device(guest, "p0")
     assert node.has(provider(p0))["net1"]["ready"]
@@ -100,7 +102,7 @@ def test_a_device_that_is_pulled_out_is_let_go(guest: FullGuest, node: GuestNode
 
 
 def test_a_bond_goes_on_without_a_device(guest: FullGuest, node: GuestNode) -> None:
-    """While one of its devices is out of its slot the other carries the pod's frames; put back, it does so in its turn."""
+    """While one of its devices is pulled out the other carries the pod's frames; put back, it does so in its turn."""
     node.outside("ip", "link", "add", "wire", "type", "bridge")
     for name in ("o-p0", "o-p1"):
         node.outside("ip", "link", "set", name, "master", "wire")
@@ -123,7 +125,7 @@ def test_a_bond_goes_on_without_a_device(guest: FullGuest, node: GuestNode) -> N
 
 
 def bind(guest: FullGuest, node: GuestNode) -> None:
-    """Run the command that the agent names as the remedy of a device that the kernel drives."""
+    """Run the command that the agent names as the remedy for a device with a kernel driver."""
     said = guest.until(lambda: re.search(r"driver igb,.*'(driverctl [^']+)'", node.statuses()["net1"]["problem"]), "the remedy")
     guest.do(*said[1].split())
 
@@ -139,7 +141,7 @@ def test_large_frames_pass_a_pci_uplink(guest: FullGuest, node: GuestNode) -> No
 
 
 def test_a_device_whose_group_the_kernel_uses_is_refused(guest: FullGuest, node: GuestNode) -> None:
-    """Of two devices in one IOMMU group, one that the kernel drives keeps DPDK from the other; both at vfio-pci, it is taken."""
+    """Of two devices in one IOMMU group, one with a kernel driver blocks the other for DPDK; with both at vfio-pci it works."""
     one, other = guest.shell(_GROUPED).split()
     told = node.has(provider(f"pci:{one}"))
     assert f"PCI device {other}, in the same IOMMU group" in told["net1"]["problem"]
@@ -161,7 +163,7 @@ echo $1 $2
 
 
 def test_pods_are_hinted_to_the_node_of_their_nic(guest: FullGuest) -> None:
-    """With polling threads on both NUMA nodes a bridge is of its NIC's; without a NIC, or without a thread there, of none."""
+    """With polling threads on both NUMA nodes a bridge has its NIC's node; without a NIC, or a thread there, it has none."""
     p1 = device(guest, "p1").removeprefix("pci:")
     guest.shell(f"""
 ovs-vsctl add-br br-near -- set Bridge br-near datapath_type=netdev -- add-port br-near d0 \\

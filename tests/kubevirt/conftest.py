@@ -12,7 +12,7 @@ from tests.lab.guests.libvirt_vm import Launched, node_for_vms
 from tests.lab.switch.switch import Switch
 
 PAGES = {"PRIVATE_SWITCH_PAGES": "384", "PRIVATE_SWITCH_APP_PAGES": "192", "PRIVATE_SWITCH_SOCKET_MEM": "128"}
-"""Pages of 2 MiB: for the switch with two sizes of frames, and for three guests of 128 MiB."""
+"""Pages of 2 MiB, for a switch with two sizes of frames and three guests of 128 MiB."""
 
 
 @pytest.fixture(scope="module")

@@ -24,14 +24,14 @@ def guest(switch: Switch) -> Iterator[Qemu]:
 
 
 def test_queues_are_what_the_guest_takes(guest: Qemu, switch: Switch) -> None:
-    """The guest uses both queue pairs that QEMU has for it, and the port uses them without being configured."""
+    """The guest uses both queue pairs that QEMU offers, and so does the port, unconfigured."""
     assert " queues=2 " in guest.until(f"GUEST up mac={MAC}")
     row = wait_until(lambda: (row := switch.interface(PORT))["link_state"] == "up" and row, what="the port's link")
     assert (row["status"]["status"], row["status"]["num_of_vrings"]) == ("connected", "4")
 
 
 def test_jumbo_frames_end_where_the_port_is_smaller(guest: Qemu, switch: Switch) -> None:
-    """Frames of QEMU's MTU pass while the port has it too; at a smaller port they are lost in silence, and short ones pass."""
+    """Frames of QEMU's MTU pass if the port has it, too; a smaller port drops them silently, and short ones pass."""
     assert f" mtu={JUMBO} " in guest.until(f"GUEST up mac={MAC}")
     guest.until(f"ok size={BIG}")
     switch.vsctl("set", "Interface", PORT, "mtu_request=1500")

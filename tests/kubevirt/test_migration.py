@@ -94,10 +94,10 @@ def defined(launcher: Launcher, definition: str) -> str:
 
 @pytest.mark.parametrize("bridge", [{"bridgeName": "br-other"}, {"vlanId": 7}], ids=["bridge", "vlan"])
 def test_a_running_vm_moves_to_another_network(node: Node, switch: Switch, bridge: dict[str, Any], tmp_path: Path) -> None:
-    """KubeVirt changes a VM's network by a migration: the target's pod has the interface's name on another network.
+    """KubeVirt changes a VM's network by a migration: in the target's pod the interface's name is on another network.
 
-    The definition that comes with the VM is the one that the target's own sidecar makes: same socket, same MAC. The guest goes on
-    with both, its frames are on the new network, and nothing of it is left on the former one.
+    The target's own sidecar makes the definition: same socket, same MAC. The guest keeps both, its frames are on the new network,
+    and nothing of it is left on the former one.
     """
     name, vlan = bridge.get("bridgeName", BRIDGE), bridge.get("vlanId", 0)
     with netns() as one, netns() as other:
@@ -133,7 +133,7 @@ def test_a_running_vm_moves_to_another_network(node: Node, switch: Switch, bridg
 
 
 def test_post_copy_is_refused_before_anything_moves(launchers: tuple[Launcher, Launcher]) -> None:
-    """A target connected to this switch does not take part in post-copy, as OVS by default does not; it says so when asked."""
+    """A target connected to this switch refuses post-copy, as OVS does by default, and says so when asked."""
     _, target = launchers
     target.emulator = replace(TRIXIE, user=0)  # Linux would refuse QEMU's own user, before QEMU asks the switch
     with target.qemu(incoming=True) as arriving:

@@ -55,7 +55,7 @@ def running(pair: list[Launched]) -> list[Vm]:
 
 
 def test_two_vms_ping_each_other_also_after_a_restart_of_the_switch(node: Node, pair: list[Launched], switch: Switch) -> None:
-    """Small and jumbo pings are answered both ways, and again after vswitchd's restart, all by itself; DEL leaves nothing."""
+    """Small and jumbo pings are answered both ways, also after a restart of ovs-vswitchd; DEL leaves nothing."""
     vms = running(pair)
     assert [launched.compute.state(vm.domain) for launched, vm in zip(pair, vms, strict=True)] == ["running", "running"]
     for launched, vm in zip(pair, vms, strict=True):

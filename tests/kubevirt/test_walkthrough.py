@@ -1,4 +1,4 @@
-"""docs/kubevirt-by-hand.md as it is: its commands, in their order, in one shell, until nothing is left of them."""
+"""docs/kubevirt-by-hand.md as it is written: its commands, in order, in one shell, until nothing is left of them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.timeout(600)  # the first one may have to make the gues
 
 PAGE = ROOT / "docs" / "kubevirt-by-hand.md"
 SECONDS = 300
-"""Seconds to wait for what takes 25 on a quiet machine."""
+"""Seconds to wait for what takes 25 s on a quiet machine."""
 ENDING = ["--pid", "--fork", "--kill-child", "--mount-proc"]
-"""Options of unshare: processes that the shell leaves running end with it."""
+"""Options of unshare that end what the shell leaves running."""
 PLACES = [Path(name) for name in ("/run/kubevirt", "/run/libvirt", "/var/lib/libvirt", "/var/cache/libvirt", "/var/log/libvirt")]
 NAMESPACE = Path("/run/netns/by-hand")
 

@@ -99,7 +99,7 @@ def test_the_leader_is_written_to_and_followed(cluster: Cluster, resident: bool)
 
 
 def test_a_follower_alone_is_no_server(cluster: Cluster) -> None:
-    """Of two addresses neither of which is the leader's, both are named, with the reason."""
+    """If neither of two addresses is the leader's, the error names both, with the reason."""
     remote = ",".join(map(cluster.address, cluster.followers))
     client = Client(remote, NORTHBOUND)
     with pytest.raises(Unavailable) as refused:
@@ -109,7 +109,7 @@ def test_a_follower_alone_is_no_server(cluster: Cluster) -> None:
 
 
 def test_an_address_without_a_server_is_passed_over(cluster: Cluster, tmp_path: Path) -> None:
-    """The next ones are tried."""
+    """The next addresses are tried."""
     client = Client(f"unix:{tmp_path}/none,{cluster.remote}", NORTHBOUND)
     try:
         add(client, "s3")
@@ -119,7 +119,7 @@ def test_an_address_without_a_server_is_passed_over(cluster: Cluster, tmp_path: 
 
 
 def test_what_another_database_rejects_does_not_speak_of_a_switch(cluster: Cluster) -> None:
-    """The error is of OVSDB, with the server's words, and is no SwitchRefused."""
+    """The error is one of OVSDB, with the server's words, and no SwitchRefused."""
     client = Client(cluster.remote, NORTHBOUND)
     try:
         with pytest.raises(RowsRefused, match="adding s1: ovsdb-server rejected it") as refused:

@@ -1,4 +1,4 @@
-"""A session with a database that is not the switch's: OVN's northbound, over each kind of connection."""
+"""A session with a database other than the switch's: OVN's northbound, over each kind of connection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SWITCHES, SETS = "Logical_Switch", "Address_Set"
 
 
 class Told:
-    """What an index was told."""
+    """The changes that an index was told."""
 
     def __init__(self, everything: bool) -> None:
         self.everything = everything
@@ -57,7 +57,7 @@ Connect = Callable[..., Client[Told]]
 
 
 class MakeSwitch(Command[Session[Told]]):
-    """Makes a logical switch unless there is one; `meanwhile` is called once, when it is decided and not yet sent."""
+    """Makes a logical switch unless it exists; `meanwhile` is called once, between the decision and the sending."""
 
     def __init__(self, session: Session[Told], name: str, meanwhile: Callable[[], object] = lambda: None) -> None:
         super().__init__(session)
@@ -119,7 +119,7 @@ class AddPort(Command[Session[Told]]):
 
 
 class Hold(Command[Session[Told]]):
-    """Keeps the session's thread until it is let go, so that others queue."""
+    """Keeps the session's thread busy until it is released, so that others queue."""
 
     def __init__(self, session: Session[Told]) -> None:
         super().__init__(session)
@@ -132,7 +132,7 @@ class Hold(Command[Session[Told]]):
 
 @pytest.fixture(scope="module")
 def authority() -> Iterator[Authority]:
-    """Who signs the keys of server and clients."""
+    """The certificate authority of server and clients."""
     with TemporaryDirectory(prefix="ca-") as directory:
         yield Authority(Path(directory) / "ca")
 
@@ -159,12 +159,12 @@ def connect(database: NorthboundDatabase, authority: Authority) -> Iterator[Conn
 
 
 def soon() -> Deadline:
-    """Time enough for one call."""
+    """A deadline that leaves enough time for one call."""
     return Deadline.after(60)
 
 
 def run(client: Client[Told], *commands: Callable[[Session[Told]], Command[Any]]) -> None:
-    """Each command is a caller's own; they share a transaction, because they queue while another is under way."""
+    """Run each command as a caller of its own; they share a transaction, because they queue while another is running."""
     session = client.use(lambda session: session, frozenset(), "connecting", soon())
     hold, errors = Hold(session), []
 
@@ -190,7 +190,7 @@ def run(client: Client[Told], *commands: Callable[[Session[Told]], Command[Any]]
 @pytest.mark.parametrize("resident", [True, False])
 @pytest.mark.parametrize("kind", ["unix", "tcp", "ssl"])
 def test_rows_over_each_kind_of_connection(database: NorthboundDatabase, connect: Connect, kind: Kind, *, resident: bool) -> None:
-    """Callers at the same time share a transaction; the server has all of it, and so has another session that asks for it."""
+    """Callers at the same time share a transaction; the server has all rows, and so has another session that asks."""
     sizes: list[int] = []
     client = connect(kind, resident=resident, on_group=sizes.append)
     run(client, *(lambda session, name=f"s{number}": MakeSwitch(session, name) for number in range(5)))
@@ -203,7 +203,7 @@ def test_rows_over_each_kind_of_connection(database: NorthboundDatabase, connect
 
 
 def test_the_index_is_told(database: NorthboundDatabase, connect: Connect) -> None:
-    """Of all rows by their names and of each change since, where everything is replicated; of chosen rows alone otherwise."""
+    """With full replication it is told all rows by their names, and each change; otherwise those of the chosen rows alone."""
     database.nbctl("ls-add", "before")
     all_rows, chosen = connect(resident=True), connect()
     all_rows.connect(soon())
@@ -223,7 +223,7 @@ def test_the_index_is_told(database: NorthboundDatabase, connect: Connect) -> No
 
 
 def test_a_row_that_changes_meanwhile(database: NorthboundDatabase, connect: Connect) -> None:
-    """What was decided on is verified by the server, and decided anew when it is not so any more."""
+    """The server verifies the rows of a decision, and the decision is repeated when they have changed."""
     client = connect()
     session = client.use(lambda session: session, frozenset(), "connecting", soon())
     command = MakeSwitch(session, "s", lambda: database.nbctl("ls-add", "s"))
@@ -233,7 +233,7 @@ def test_a_row_that_changes_meanwhile(database: NorthboundDatabase, connect: Con
 
 
 def test_a_refusal_is_of_its_caller_alone(database: NorthboundDatabase, connect: Connect) -> None:
-    """The server's words for one, and the others of the group are served."""
+    """The refused caller gets the server's words, and the others of the group are served."""
     database.nbctl("create", SETS, "name=taken")
     with pytest.raises(RowsRefused, match="constraint violation"):
         run(connect(), lambda session: MakeSet(session, "taken"), lambda session: MakeSet(session, "free"))
@@ -248,7 +248,7 @@ def test_commands_change_one_row_together(database: NorthboundDatabase, connect:
 
 
 def test_the_row_of_the_root_is_watched(database: NorthboundDatabase, connect: Connect) -> None:
-    """So a caller waits until a daemon says that it has done what was asked for; a column that is not replicated is asked for."""
+    """So a caller can wait until a daemon reports that it is done; a column that is not replicated is requested."""
     client = connect()
     session = client.use(lambda session: session, frozenset(), "connecting", soon())
     done = session.watch("NB_Global", "", lambda: True if value_of(session.root(), "sb_cfg") == 7 else None)
@@ -261,7 +261,7 @@ def test_the_row_of_the_root_is_watched(database: NorthboundDatabase, connect: C
 
 @pytest.mark.parametrize("kind", ["unix", "tcp", "ssl"])
 def test_a_server_that_is_started_again(database: NorthboundDatabase, connect: Connect, kind: Kind) -> None:
-    """The call after its end fails in words; one after its start is served by a new session."""
+    """A call after its end fails with a message; one after its start uses a new session."""
     client = connect(kind)
     client.connect(soon())
     database.stop()
@@ -274,7 +274,7 @@ def test_a_server_that_is_started_again(database: NorthboundDatabase, connect: C
 
 
 def test_keys_of_another_authority(connect: Connect, tmp_path: Path) -> None:
-    """Neither side is trusted by the other, and a file may be missing: each is told."""
+    """Neither side trusts the other's, and a missing file is an error of its own."""
     other = Authority(tmp_path / "other")
     for files, reason in (
         (Tls(*other.sign("client"), other.certificate), "CERTIFICATE_VERIFY_FAILED|certificate verify failed"),

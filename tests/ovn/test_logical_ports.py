@@ -24,7 +24,7 @@ def ovn(switch: Switch) -> Iterator[Ovn]:
 
 
 def test_the_integration_bridge_is_of_userspace(switch: Switch, ovn: Ovn) -> None:
-    """The controller makes it with the datapath that the chassis asks for, and tells of the chassis."""
+    """The controller makes it with the datapath that the chassis asks for, and reports the chassis."""
     wait_until(lambda: switch.bridge(INTEGRATION), what="the controller has made it")
     assert switch.bridge(INTEGRATION)["datapath_type"] == "netdev"
     ovn.nbctl("--wait=sb", "sync")
@@ -32,7 +32,7 @@ def test_the_integration_bridge_is_of_userspace(switch: Switch, ovn: Ovn) -> Non
 
 
 def test_a_vhost_user_port_is_installed_before_its_application_comes(switch: Switch, ovn: Ovn, tmp_path: Path) -> None:
-    """With the name of a logical port it is up, while nothing is connected to it."""
+    """With the name of a logical port it is up while nothing is connected to it."""
     ovn.nbctl("ls-add", "s", "--", "lsp-add", "s", "p", "--", "lsp-set-addresses", "p", "02:00:00:00:00:01 10.0.0.2")
     wait_until(lambda: switch.bridge(INTEGRATION), what="the controller has made the bridge")
     row = ["type=dpdkvhostuserclient", f"options:vhost-server-path={tmp_path}/v.sock", "external_ids:iface-id=p"]

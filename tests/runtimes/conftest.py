@@ -33,7 +33,7 @@ def runtime_node(node: Node) -> Iterator[Node]:
 
 @pytest.fixture(scope="session")
 def machine_as_it_was() -> Iterator[None]:
-    """Remove the empty directories, the mounts and the dead sockets that were not there before."""
+    """Remove the empty directories, mounts and dead sockets that did not exist before."""
     new = [path for path in _FIXED if not path.exists()]
     mounts = len(mount_points(_NAMESPACES))
     yield

@@ -1,4 +1,4 @@
-"""What the tests of runtimes share: the networks that they ask for, and how an attachment looks from each side."""
+"""Helpers of the tests of runtimes: the networks that they use, and how an attachment looks from each side."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def conflist(*plugins: Mapping[str, Any], name: str = "net") -> dict[str, Any]:
 
 
 def addressed(node: Node, **keys: Any) -> dict[str, Any]:
-    """Our plugin with host-local: containerd takes no sandbox whose eth0 has no address."""
+    """Our plugin with host-local: containerd refuses a sandbox whose eth0 has no address."""
     return node.network(ipam=node.host_local(), **keys)
 
 
@@ -39,7 +39,7 @@ def debian_bridge(node: Node) -> dict[str, Any]:
 
 
 def witness(host: RuntimeHost, name: str = "witness") -> Scripted:
-    """A plugin that records the runtime's calls: put it first in a list, as it answers with an empty result."""
+    """A plugin that records the runtime's calls. It has to be the first in a list, because it answers with an empty result."""
     made = Scripted(host.bin, name)
     made.tell("VERSION", answer={"cniVersion": VERSION, "supportedVersions": ["0.4.0", VERSION]})
     return made.tell("ADD", answer={"cniVersion": VERSION})
@@ -61,7 +61,7 @@ def ports(node: Node) -> set[str]:
 
 
 def attached(node: Node, container: str, ifname: str = "eth0", network: str = "net") -> dict[str, Any]:
-    """The row of an attachment's interface, after checking that its marks, its namespace and its record agree."""
+    """The row of an attachment's interface; its marks, namespace and record have to agree."""
     name = port_of(container, ifname)
     assert name in ports(node)
     row = switch_of(node).interface(name)

@@ -1,6 +1,6 @@
 """The agent's image as it is deployed: built from its Dockerfile, run by the manifest, checked by the manifest's probes.
 
-The files in the image come from it alone: programs in it see no file of the checkout and no package of the tests.
+Programs in the image see only its own files, none of the checkout and no package of the tests.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ START_S = 60.0
 END_S = 60.0
 RUNS = 12
 ABOVE_THE_BASE = 200_000_000
-"""Bytes that the image may be larger than its base: each node pulls them."""
+"""How many bytes the image may be larger than its base, because each node pulls them."""
 CGROUP = "/userspace-cni-image"
 UID = "7d1a2c00-0000-4000-8000-000000000001"
 PORT = f"{CONTAINER[:12]}-net1"
@@ -65,7 +65,7 @@ class Pod:
         self._agent = ""
 
     def install(self) -> str:
-        """Run the first container to its end; return its output."""
+        """Run the first container to its end; its output."""
         options = ["--rm", f"--cgroup-parent={self.cgroup}"]
         return self._podman.call("run", *options, *self.manifest.arguments(self.manifest.install, IMAGE))
 
@@ -74,7 +74,7 @@ class Pod:
         self._agent = self._podman.call("run", *options, *self.manifest.arguments(self.manifest.agent, IMAGE)).strip()
 
     def probe(self, kind: str) -> tuple[int, list[str]]:
-        """What the kubelet's question is answered with: status, and the problems; 0 while nothing listens."""
+        """The answer to the kubelet's probe: status, and the problems; 0 while nothing listens."""
         client = HTTPConnection("127.0.0.1", self.node.ports[1], timeout=60)
         with closing(client):
             try:
@@ -89,9 +89,9 @@ class Pod:
         wait_until(lambda: self.probe("startupProbe")[0] == 200, START_S, "the agent to serve")
 
     def stop(self) -> int:
-        """End the agent as the kubelet does, and remove its container; return its exit code. It must end by itself.
+        """End the agent as the kubelet does, and remove its container; its exit code. It must end by itself.
 
-        Not by `podman stop`: where processes have the host's ids, that signals all of the container's at once.
+        (`podman stop` would signal all of the container's processes at once, because they have the host's IDs.)
         """
         self._podman.call("kill", "--signal=TERM", self._agent)
         code = int(self._podman.call("wait", self._agent, seconds=END_S))
@@ -141,7 +141,7 @@ def late_sandbox(pod: Pod) -> Iterator[str]:
 
 
 def test_what_is_in_the_image(images: Storage) -> None:
-    """It is small, and has what any module imports anywhere and what any command needs; its bytecode depends on no time."""
+    """It is small, and has what any module imports and any command needs; its bytecode depends on no time."""
     size, base = int(images.call("image", "inspect", "--format={{.Size}}", IMAGE)), image_base.archive().stat().st_size
     print(f"image: {(size - base) / 1e6:.0f} MB above the base of {base / 1e6:.0f} MB")
     assert size - base < ABOVE_THE_BASE
@@ -154,7 +154,7 @@ def test_what_is_in_the_image(images: Storage) -> None:
 
 
 def test_the_manifest_is_enough(pod: Pod) -> None:
-    """With the manifest the agent lacks nothing, it is ready when it has started, and the programs in the image run."""
+    """With the manifest the agent lacks nothing, is ready after its start, and the programs in the image run."""
     assert pod.probe("readinessProbe") == (200, [])
     assert [line for line in pod.log.splitlines() if "lacks" in line and not _hidden(line)] == []
     assert (pod.node.tree / "opt/cni/bin/userspace").read_bytes().startswith(b"\x7fELF")
@@ -165,7 +165,7 @@ def test_the_manifest_is_enough(pod: Pod) -> None:
 
 
 def test_probes(pod: Pod) -> None:
-    """Each of the manifest's probes succeeds, however often it is asked; the time that one takes is printed."""
+    """Each of the manifest's probes succeeds, however often it is repeated; its time is printed."""
     for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
         began = time.monotonic()
         assert [pod.probe(kind) for _ in range(RUNS)] == [(200, [])] * RUNS
@@ -205,7 +205,9 @@ def test_an_ordinary_pod(pod: Pod, late_sandbox: str) -> None:
 
 
 def test_rollout(pod: Pod, late_sandbox: str) -> None:
-    """A new agent in the old one's place: ports stay, DELs called meanwhile are done, and the new one is ready when it serves."""
+    """When a new agent replaces the old one, ports stay, DELs called meanwhile
+    are carried out, and the new one is ready when it serves.
+    """
     node = pod.node
     succeeded(node.run("ADD", node.network(), late_sandbox))
     succeeded(node.run("ADD", node.network(), late_sandbox, ifname="net2"))
@@ -230,7 +232,7 @@ def test_rollout(pod: Pod, late_sandbox: str) -> None:
 
 
 def _hidden(line: str) -> bool:
-    """Whether the line only says that the agent may not look at process 1, and no process on this machine may."""
+    """Whether the line only says that the agent may not look at process 1, which no process on this machine may."""
     try:
         return "/proc/1/ns/" in line and not Path("/proc/1/ns/net").stat()
     except PermissionError:

@@ -1,6 +1,6 @@
-"""The wheel in the agent's image: built from the files that its Dockerfile copies and from nothing else, installed and run.
+"""The wheel in the agent's image is built from the files that its Dockerfile copies and from nothing else, installed and run.
 
-The libraries that it needs are the tests' own; that the image gets them, test_agent_image shows with the image itself.
+The libraries that it needs are the tests' own; test_agent_image shows that the image has them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Of a process that has the wheel, the libraries, and nothing of the checkout."""
+    """The environment of a process that has the wheel and the libraries, and nothing of the checkout."""
     return {"PATH": os.defpath, "PYTHONPATH": str(SITE), **more}
 
 
@@ -57,7 +57,7 @@ def test_version(program: Path) -> None:
 
 
 def test_every_module_finds_what_it_imports(program: Path) -> None:
-    """Whatever is imported, at start or only when it is first needed, is in the wheel with all that it imports."""
+    """Everything that is imported, at start or at its first use, is in the wheel with all its imports."""
     script = """
 import importlib, pkgutil, sys, localdb, userspace_cni
 for package in (localdb, userspace_cni):
@@ -83,7 +83,7 @@ def test_the_definition_of_routes(program: Path) -> None:
 
 
 def test_agent(program: Path) -> None:
-    """The agent comes to serve on its socket, without a switch, and ends when it is told to."""
+    """Without a switch the agent serves on its socket, and ends when it is told to."""
     with TemporaryDirectory(prefix="uc-") as directory:
         own = {f"USERSPACE_CNI_{name}_DIR": f"{directory}/{name}" for name in ("STATE", "RUN", "SHORT", "KUBELET")}
         away = {"USERSPACE_CNI_OVSDB": f"unix:{directory}/no-db.sock", "OVS_RUNDIR": directory}

@@ -1,6 +1,6 @@
-"""cnitool as a caller: the library that runtimes are made of, as its authors and not we have written it, on each kind of port.
+"""cnitool as a caller: the library that runtimes use, from its own authors, on each kind of port.
 
-It is Debian 13's, unless PATH has one; what it cannot do yet, it does not say that it can.
+It is Debian 13's, unless PATH has one; a verb that it lacks is not tried.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def host(node: Node, machine_as_it_was: None) -> Iterator[RuntimeHost]:
 
 @pytest.fixture
 def cnitool(host: RuntimeHost, sandbox: str) -> Iterator[Cnitool]:
-    """The cnitool, of whose calls for the sandbox libcni keeps nothing after the test."""
+    """The cnitool; libcni keeps nothing of its calls for the sandbox after the test."""
     with forgotten(sandbox):
         yield Cnitool(host, Path(shutil.which("cnitool") or callers(lane("trixie")) / "cnitool"))
 
@@ -63,9 +63,11 @@ def of_the_tool(cnitool: Cnitool, version: str) -> str:
     ("kind", "version"), [*((kind, CURRENT) for kind in KINDS), *((kind, old) for kind in ("client", "system") for old in OLDER)]
 )
 def test_from_add_to_del(node: Node, cnitool: Cnitool, host: RuntimeHost, sandbox: str, kind: str, version: str) -> None:
-    """On each kind of port, in each version, what libcni keeps is our result, CHECK finds it, and DEL leaves nothing, twice.
+    """On each kind of port and in each version, libcni keeps our result, CHECK passes, and DEL, also a second one, leaves
+    nothing.
 
-    In the versions that Debian 12's plugins know, one of them gives an address; one is behind ours if there is a link to CHECK.
+    In the versions that Debian 12's plugins know, one of them gives an address; one more follows ours if there is a link to
+    CHECK.
     """
     version = of_the_tool(cnitool, version)
     network: Callable[..., dict[str, Any]] = partial(addressed, node) if version in OLDER else node.network
@@ -89,7 +91,7 @@ def test_from_add_to_del(node: Node, cnitool: Cnitool, host: RuntimeHost, sandbo
 
 @pytest.mark.parametrize("kind", ["client", "system"])
 def test_check_tells_of_a_lost_port(node: Node, cnitool: Cnitool, host: RuntimeHost, sandbox: str, kind: str) -> None:
-    """CHECK ends with our words before there was an ADD, and when another program took the port away; DEL goes well then."""
+    """CHECK fails with our message before an ADD, and when another program removed the port; DEL succeeds then."""
     offer(host, node.network(host=host_block(kind)))
     with pytest.raises(CnitoolError, match="prevResult"):
         cnitool.call("check", sandbox)
@@ -104,7 +106,7 @@ def test_check_tells_of_a_lost_port(node: Node, cnitool: Cnitool, host: RuntimeH
 
 
 def test_an_add_that_fails(node: Node, cnitool: Cnitool, host: RuntimeHost, sandbox: str) -> None:
-    """Its words are ours, libcni keeps nothing of it and sends no DEL by itself, and nothing is left."""
+    """The message is ours, libcni keeps nothing and sends no DEL by itself, and nothing is left."""
     watched = witness(host)
     offer(host, listed(watched), addressed(node, host=host_block("client") | {"engine": "vpp"}))
     with pytest.raises(CnitoolError, match=r'plugin type="userspace".* failed \(add\): .*engine'):
@@ -115,7 +117,7 @@ def test_an_add_that_fails(node: Node, cnitool: Cnitool, host: RuntimeHost, sand
 
 
 def test_status(node: Node, cnitool: Cnitool, host: RuntimeHost) -> None:
-    """Where cnitool has the verb it is silent while an ADD could be served, and else ends with our words."""
+    """A cnitool with the verb prints nothing while an ADD could be served, and our message otherwise."""
     watched = witness(host)
     offer(host, listed(watched), node.network(), version=CURRENT)
     cnitool.call("status", "none")
@@ -127,9 +129,9 @@ def test_status(node: Node, cnitool: Cnitool, host: RuntimeHost) -> None:
 
 
 def test_gc(node: Node, cnitool: Cnitool, host: RuntimeHost, sandbox: str) -> None:
-    """cnitool's GC has no list: libcni sends a DEL for all that it keeps, and we take no list for no empty one, and refuse.
+    """cnitool's GC has no list: libcni sends a DEL for all that it keeps, and we refuse, because no list is not an empty list.
 
-    Where it has no such verb, nothing happens.
+    A cnitool without the verb does nothing.
     """
     offer(host, node.network(host=host_block("client")), version=of_the_tool(cnitool, CURRENT))
     cnitool.call("add", sandbox)

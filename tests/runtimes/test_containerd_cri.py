@@ -64,7 +64,7 @@ def test_the_only_network(runtime_node: Node, containerd: Containerd) -> None:
 
 
 def test_three_deletes(runtime_node: Node, containerd: Containerd) -> None:
-    """Stop, a repeated Stop and Remove each are a DEL, the last two without namespace and prevResult; all succeed."""
+    """A Stop, a repeated Stop and a Remove are a DEL each, the last two without namespace and prevResult; all succeed."""
     watched = witness(containerd.host)
     cri = containerd.start(conflist(listed(watched), addressed(runtime_node)))
     sandbox = cri.run(Pod())
@@ -81,7 +81,7 @@ def test_three_deletes(runtime_node: Node, containerd: Containerd) -> None:
 
 
 def test_many_at_once(runtime_node: Node, containerd: Containerd) -> None:
-    """Twenty sandboxes set up at once are attached each with its own port and address, and go at once without a trace."""
+    """Twenty sandboxes set up at once get their own ports and addresses, and are removed at once without a trace."""
     cri = containerd.start(conflist(addressed(runtime_node)))
     pods = [Pod(f"app-{number}") for number in range(AT_ONCE)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -97,7 +97,7 @@ def test_many_at_once(runtime_node: Node, containerd: Containerd) -> None:
 
 
 def test_before_debians_plugins(runtime_node: Node, containerd: Containerd) -> None:
-    """Debian's plugins that need no link do their work after ours in a list, and hand our result on."""
+    """Debian's plugins that need no link work after ours in a list, and pass our result on."""
     setting = {"type": "tuning", "sysctl": {"net.ipv4.conf.lo.forwarding": "1"}}
     passive: list[dict[str, Any]] = [{"type": "portmap", "capabilities": {"portMappings": True}}, {"type": "bandwidth"}]
     cri = containerd.start(conflist(addressed(runtime_node), setting, *passive, {"type": "firewall", "backend": "iptables"}))
@@ -127,7 +127,7 @@ def test_after_debians_loopback(runtime_node: Node, containerd: Containerd) -> N
 
 
 def test_after_debians_bridge_in_one_list(runtime_node: Node, containerd: Containerd) -> None:
-    """Both plugins of one list are given the name eth0: ours refuses the one that the bridge plugin made, and nothing is left."""
+    """Both plugins of one list get the name eth0: ours refuses the bridge plugin's, and nothing is left."""
     cri = containerd.start(conflist(debian_bridge(runtime_node), addressed(runtime_node)))
     with pytest.raises(CriError, match=r'plugin type="userspace" failed \(add\): interface eth0 exists in the container already'):
         cri.run(Pod())
@@ -156,7 +156,7 @@ def test_beside_debians_bridge(runtime_node: Node, containerd: Containerd, first
 
 
 def test_without_addresses(runtime_node: Node, containerd: Containerd) -> None:
-    """containerd takes no sandbox whose eth0 has no address: it undoes our good ADD, and nothing is left."""
+    """containerd refuses a sandbox whose eth0 has no address: it undoes our successful ADD, and nothing is left."""
     watched = witness(containerd.host)
     cri = containerd.start(conflist(listed(watched), runtime_node.network()))
     with pytest.raises(CriError, match="failed to find network info for sandbox"):
@@ -178,7 +178,7 @@ def test_failed_add(runtime_node: Node, containerd: Containerd) -> None:
 
 
 def test_failed_add_in_the_switch(runtime_node: Node, containerd: Containerd) -> None:
-    """A bridge of the kernel's datapath is refused by name; the lease that was taken before is given back."""
+    """A bridge of the kernel's datapath is refused by name; the lease that was taken before is released."""
     switch = switch_of(runtime_node)
     switch.vsctl("--no-wait", "add-br", "br-kernel", "--", "set", "Bridge", "br-kernel", "datapath_type=system")
     network = addressed(runtime_node)
@@ -211,7 +211,7 @@ def test_failed_start_after_add(runtime_node: Node, containerd: Containerd) -> N
 
 
 def test_status(runtime_node: Node, containerd: Containerd) -> None:
-    """A containerd that calls STATUS, as 2.1 does, takes no pods while ovs-vswitchd hangs; an older one asks nothing."""
+    """A containerd that calls STATUS, as 2.1 does, accepts no pods while ovs-vswitchd hangs; an older one does not ask."""
     watched = witness(containerd.host)
     cri = containerd.start(conflist(listed(watched), runtime_node.network()) | {"cniVersion": CURRENT})
     assert cri.network_ready()
@@ -239,7 +239,7 @@ def test_annotations_of_the_pod(runtime_node: Node, containerd: Containerd) -> N
 
 
 def test_socket_of_a_container(runtime_node: Node, containerd: Containerd) -> None:
-    """A socket that the application makes in its volume is the one that OVS connects to, and goes at last with the sandbox."""
+    """OVS connects to the socket that the application makes in its volume, which is removed with the sandbox."""
     cri = containerd.start(conflist(addressed(runtime_node)))
     pod = Pod()
     volume = runtime_node.empty_dir(pod.uid)

@@ -1,4 +1,4 @@
-"""containerd killed during the life of a sandbox, and started again on the state that it had saved."""
+"""containerd is killed during the life of a sandbox, and started again with the state that it had saved."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY = "cni.dev/valid-attachments"
 
 @contextmanager
 def killed_amid_add(containerd: Containerd, pod: Pod, *plugins: dict[str, Any]) -> Iterator[str]:
-    """A sandbox whose runtime was killed after our ADD and before its result was saved; its ID. Then the runtime is back."""
+    """A sandbox whose runtime was killed after our ADD and before it saved the result, and started again; the sandbox's ID."""
     later = witness(containerd.host, "later")
     cri = containerd.start(conflist(*plugins, listed(later)))
     with ThreadPoolExecutor(1) as pool, held(later, "ADD", answer={"cniVersion": VERSION}) as inside:
@@ -38,9 +38,9 @@ def killed_amid_add(containerd: Containerd, pod: Pod, *plugins: dict[str, Any]) 
 
 
 def test_killed_before_it_saved_our_result(runtime_node: Node, containerd: Containerd) -> None:
-    """containerd killed between our ADD and saving its result knows the sandbox, and nothing is left once its pod has another.
+    """containerd, killed between our ADD and saving its result, knows the sandbox; nothing is left once its pod has another.
 
-    Up to 1.6 StopPodSandbox is a DEL without prevResult. A newer one sends none where it has no result, and the agent cleans up.
+    Up to 1.6 StopPodSandbox is a DEL without prevResult. A newer one sends none without a result, and the agent cleans up.
     """
     pod = Pod()
     watched = witness(containerd.host)
@@ -63,7 +63,7 @@ def test_killed_before_it_saved_our_result(runtime_node: Node, containerd: Conta
 
 
 def test_killed_and_collected(runtime_node: Node, containerd: Containerd) -> None:
-    """GC with the list of what lives collects the lost attachment before the runtime does, whose late DEL does no harm."""
+    """GC with the list of living attachments removes the lost one before the runtime does, whose late DEL does no harm."""
     pod = Pod()
     with killed_amid_add(containerd, pod, addressed(runtime_node)) as lost:
         again = containerd.cri.run(pod, attempt=1)
@@ -79,7 +79,7 @@ def test_killed_and_collected(runtime_node: Node, containerd: Containerd) -> Non
 
 
 def test_killed_after_it_saved_our_result(runtime_node: Node, containerd: Containerd) -> None:
-    """A sandbox outlives its runtime: the attachment is untouched, and the runtime that came back can take it down."""
+    """A sandbox outlives its runtime: the attachment is unchanged, and the restarted runtime can remove it."""
     cri = containerd.start(conflist(addressed(runtime_node)))
     sandbox = cri.run(Pod())
     row = attached(runtime_node, sandbox)
@@ -93,7 +93,7 @@ def test_killed_after_it_saved_our_result(runtime_node: Node, containerd: Contai
 
 
 def test_killed_amid_delete(runtime_node: Node, containerd: Containerd) -> None:
-    """containerd killed after our DEL, amid the removal, repeats the DEL when it is back, which finds nothing to do."""
+    """containerd, killed after our DEL, repeats the DEL when it is back, which finds nothing to do."""
     watched = witness(containerd.host)
     cri = containerd.start(conflist(listed(watched), addressed(runtime_node)))
     sandbox = cri.run(Pod())

@@ -1,6 +1,6 @@
-"""Where pods' network namespaces are, as a real containerd tells it.
+"""The paths of pods' network namespaces, from a real containerd.
 
-The pods are Debian's bridge plugin's: nothing of ours made them, and no switch is there.
+The pods are Debian's bridge plugin's: nothing of ours made them, and there is no switch.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def started(runtime_node: Node, containerd: Containerd) -> Containerd:
 
 @pytest.fixture
 def asked(started: Containerd) -> Cri:
-    """What is tested, as a process on the host has it."""
+    """The tested function, with a host process's view."""
     return Cri(f"{started.directory}/containerd.sock")
 
 
 def told_by_files(*sandboxes: str) -> list[Sandbox]:
-    """What libcni's files tell of these."""
+    """What libcni's files say of these."""
     cache = CniCache(Settings().cni_cache_dir)
     return sorted((each for each in cache.sandboxes() if each.id in sandboxes), key=lambda each: each.id)
 
@@ -71,7 +71,7 @@ def stopped(argument: str) -> Iterator[None]:
 
 
 def test_pods_of_a_real_runtime(started: Containerd, asked: Cri) -> None:
-    """A pod on a bridge is told with the path and uid of its files; one on the node's network is not, nor one that has ended."""
+    """A pod on a bridge has the path and uid of its files; one on the node's network, or an ended one, is left out."""
     pod = Pod("web-0", "shop")
     sandbox = started.cri.run(pod)
     started.cri.run(Pod("proxy", host_network=True))
@@ -86,7 +86,7 @@ def test_pods_of_a_real_runtime(started: Containerd, asked: Cri) -> None:
 
 
 def test_a_pod_that_was_made_again(started: Containerd, asked: Cri) -> None:
-    """Of the sandboxes that a pod had, the one that is ready is told; the socket is found below another root, too."""
+    """Of a pod's sandboxes the ready one is returned; the socket is found below another root, too."""
     pod = Pod()
     first = started.cri.run(pod)
     started.cri.stop(first)
@@ -97,7 +97,7 @@ def test_a_pod_that_was_made_again(started: Containerd, asked: Cri) -> None:
 
 
 def test_many_pods(started: Containerd, asked: Cri) -> None:
-    """All are told, as their files tell of them; or the wanted ones alone."""
+    """All are returned, with the values of their files; or the wanted ones alone."""
     pods = [Pod(f"app-{number}") for number in range(MANY)]
     sandboxes = [started.cri.run(pod) for pod in pods]
     assert told(asked) == told_by_files(*sandboxes)
@@ -107,9 +107,9 @@ def test_many_pods(started: Containerd, asked: Cri) -> None:
 
 
 def test_a_shim_that_hangs(started: Containerd, asked: Cri) -> None:
-    """A pod that starves its shim keeps no other from being told; it is counted, unless containerd answers without the shim.
+    """A stopped shim of one pod does not affect the others; that pod is counted, unless containerd answers without the shim.
 
-    containerd gives up on a shim when the call's own time is over, which is the moment in which the caller gives up, too.
+    containerd abandons a shim when the call's own time is over, which is when the caller gives up, too.
     """
     sandbox, hanging = (started.cri.run(Pod(name)) for name in ("good", "bad"))
     with stopped(hanging):
@@ -120,7 +120,7 @@ def test_a_shim_that_hangs(started: Containerd, asked: Cri) -> None:
 
 
 def test_a_runtime_that_is_killed(started: Containerd, asked: Cri) -> None:
-    """It is Unavailable until it is there again; then its pods are told as before."""
+    """It is Unavailable until it runs again; then its pods are returned as before."""
     sandbox = started.cri.run(Pod())
     started.kill()
     with pytest.raises(Unavailable, match=r"containerd\.sock.*UNAVAILABLE.*setting cri_socket"):

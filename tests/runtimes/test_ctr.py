@@ -41,7 +41,7 @@ exec "$@"
 
 @pytest.fixture
 def runtime_node(node: Node) -> Iterator[Node]:
-    """The node with an agent that sees Debian's plugins where ctr looks. Up to Debian 13 it also looks in /usr/lib/cni."""
+    """The node with an agent that finds Debian's plugins where ctr looks. Up to Debian 13 it also looks in /usr/lib/cni."""
     view = ("unshare", "--mount", "--propagation=unchanged", "sh", "-ec", _WITH_PLUGINS, "view", PLUGINS)
     with shared_mounts(node.directory.parent), running_agent(node, *view):
         yield node
@@ -88,7 +88,7 @@ def test_run_and_end(runtime_node: Node, containerd: Containerd) -> None:
 
 
 def test_mounts_are_seen_by_the_switch(runtime_node: Node, containerd: Containerd) -> None:
-    """OVS's directory is a mount in the switch's view, though ctr and its processes have mounts of their own."""
+    """The switch sees the mount of OVS's directory, though ctr and its processes have mounts of their own."""
     containerd.start(conflist(runtime_node.network()))
     with running(runtime_node, containerd, "one") as row:
         assert mounts_below(runtime_node.directory) == [str(server_path(row).parent)]
@@ -134,7 +134,7 @@ def test_failed_add(runtime_node: Node, containerd: Containerd) -> None:
 
 
 def test_failed_start(runtime_node: Node, containerd: Containerd) -> None:
-    """A command that is missing fails before ADD, one that the kernel refuses after it; nothing is left by either."""
+    """A missing command fails before ADD, one that the kernel refuses after it; neither leaves anything."""
     watched = witness(containerd.host)
     containerd.start(conflist(listed(watched), runtime_node.network()))
     assert "no such file" in failed(containerd, "one", "/no/such/command")[1]

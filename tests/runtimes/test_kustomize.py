@@ -16,7 +16,7 @@ from tests.lab.kube.kubectl import build, kubectls
 
 BUILT = [CLUSTER, *sorted(path.parent for path in CLUSTER.glob("overlays/*/kustomization.yaml"))]
 OF_OTHERS = {"KubeVirt", "PodMonitor", "SecurityContextConstraints"}
-"""Kinds of which Kubernetes' own client has no model."""
+"""Kinds that Kubernetes' own client has no model for."""
 HASH = re.compile(r"(userspace-cni-settings)-[a-z0-9]{10}")
 
 
@@ -26,7 +26,7 @@ def programs(machine_as_it_was: None) -> dict[str, str]:
 
 
 def plain(objects: list[dict[str, Any]]) -> dict[str, Any]:
-    """The objects by kind and name, without the hash of the settings, which each kustomize computes in its own way."""
+    """The objects by kind and name, without the hash of the settings, which kustomize versions compute differently."""
     text = HASH.sub(r"\1", json.dumps(objects))
     return {f"{each['kind']} {each['metadata']['name']}": _stripped(each) for each in json.loads(text)}
 
@@ -40,7 +40,7 @@ def _stripped(found: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("directory", BUILT, ids=lambda path: path.name)
 def test_it_is_built(programs: dict[str, str], directory: Path) -> None:
-    """Each kustomize builds the same of it, and every field is one that Kubernetes knows and of its type."""
+    """Each kustomize builds the same objects, and Kubernetes knows every field with its type."""
     made = [plain(build(program, directory)) for program in programs.values()]
     assert all(each == made[0] for each in made)
     client = ApiClient()

@@ -87,7 +87,7 @@ def address_of(namespace: str) -> str:
 
 
 def require_clean(node: Node) -> None:
-    """Nothing is left but the administrator's bridge."""
+    """Only the administrator's bridge is left."""
     switch = switch_of(node)
     assert node.leftovers() == {"bridges": [BRIDGE]}
     assert (switch.ports(BRIDGE), host_ends(switch.netns), guards(switch.netns)) == ([], {}, [])
@@ -103,7 +103,7 @@ def add_vhost(node: Node, namespace: str, number: int) -> tuple[Path, str]:
 
 
 def test_pods_of_all_kinds_talk(runtime_node: Node, containerd: Containerd, podman: Podman) -> None:
-    """containerd's pod, podman's container, a vhost-user pod with a kernel tap and one with DPDK are one network."""
+    """containerd's pod, podman's container, a vhost-user pod with a kernel tap and one with DPDK reach each other."""
     node = runtime_node
     cri = containerd.start(conflist(ordinary(node)))
     with ThreadPoolExecutor(2) as pool:
@@ -154,7 +154,7 @@ def chained(node: Node) -> dict[str, Any]:
 
 
 def test_debians_plugins_check_our_result(runtime_node: Node, host: RuntimeHost, sandbox: str) -> None:
-    """CHECK of a whole chain, with the result that its last plugin gave: each finds there what it had made, and so do we.
+    """CHECK of a whole chain with the last plugin's result: each plugin finds what it made, and so do we.
 
     Without a port: portmap 1.1.1 looks for an IPv4 address among the IPv6 rules, and never finds it.
     """
@@ -168,7 +168,7 @@ def test_debians_plugins_check_our_result(runtime_node: Node, host: RuntimeHost,
 
 
 def test_through_debians_plugins(runtime_node: Node, containerd: Containerd) -> None:
-    """Debian's plugins after ours work on what our result says: a port of the node leads to the pod, and DEL takes all back."""
+    """Debian's plugins after ours use our result: a port of the node leads to the pod, and DEL undoes all."""
     node, namespace = runtime_node, switch_of(runtime_node).netns
     cri = containerd.start(chained(node))
     sandbox = cri.run(Pod(host_ports={8080: PORT}))
@@ -192,7 +192,9 @@ def test_through_debians_plugins(runtime_node: Node, containerd: Containerd) -> 
 
 
 def test_beside_debians_macvlan(runtime_node: Node, containerd: Containerd) -> None:
-    """A pod whose default route is a macvlan's on the node's NIC reaches neighbours there, and services and the node by us."""
+    """A pod whose default route is a macvlan's on the node's NIC reaches
+    neighbours there, and services and the node through ours.
+    """
     node, namespace = runtime_node, switch_of(runtime_node).netns
     ours = ordinary(node, serviceCIDRs=["10.96.0.0/12"], nodeRoutes=True)
     del ours["ipam"]["routes"]
@@ -219,7 +221,7 @@ def test_beside_debians_macvlan(runtime_node: Node, containerd: Containerd) -> N
 
 
 def test_many_at_once(runtime_node: Node, containerd: Containerd) -> None:
-    """Twenty sandboxes set up at once reach each other, each the next; they go at once, and nothing is left of them."""
+    """Twenty sandboxes set up at once reach each other in a ring; they are removed at once, and nothing is left."""
     node = runtime_node
     cri = containerd.start(conflist(ordinary(node)))
     with ThreadPoolExecutor(AT_ONCE) as pool:

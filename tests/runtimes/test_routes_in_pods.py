@@ -68,7 +68,7 @@ def _of(settings: Settings) -> tuple[Installation, AttachmentStore]:
 
 
 class Kept:
-    """The passes of an agent over a runtime's pods, by what the test says is known."""
+    """An agent's passes over a runtime's pods, with Routes that the test gives."""
 
     def __init__(self, state: Path, **settings: Any) -> None:
         made = Settings(routes=True, state_dir=str(state / "state"), run_dir=str(state / "run"), **settings)
@@ -77,12 +77,12 @@ class Kept:
         self.passes, self.places = compose(*_of(made))
 
     def place_of(self, pod: Pod) -> LocatedSandbox:
-        """Where the pod is; the cache in its usual place has the pods of other runtimes, too."""
+        """The pod's sandbox; the cache at its usual place has other runtimes' pods, too."""
         [found] = [each for each in self.places.locate() if each.uid == pod.uid]
         return found
 
     def visit(self, pod: Pod, *entries: dict[str, Any], service: str = "") -> None:
-        """Have the pod's routes made as a Route with these entries asks for."""
+        """Make the pod's routes as a Route with these entries asks."""
         svc = [{"namespace": "default", "name": "nginx", "dev": "eth1"}] if service else []
         thing = {"metadata": {"name": "one"}, "spec": {"route": list(entries), "svc": svc}}
         services = (ClusterService("default", "nginx", (ip_address(service),)),) if service else ()
@@ -93,14 +93,14 @@ class Kept:
 
 
 def routes(path: str) -> list[str]:
-    """Routes of ours in the namespace."""
+    """Our routes in the namespace."""
     found = json.loads(inside(path, "ip", "-json", "-N", "route", "show", "proto", "148"))
     return [f"{each['dst']} {each.get('gateway', '-')} {each['dev']}" for each in found]
 
 
 @contextmanager
 def pinging(path: str, address: str) -> Iterator[Callable[[], bool]]:
-    """Pings from the namespace, a hundred a second; gives whether they go on. All are answered, else AssertionError."""
+    """Pings from the namespace, a hundred a second; yields a function that says whether they go on. All have to be answered."""
     with subprocess.Popen(
         ["nsenter", f"--net={path}", "ping", "-c", str(PINGS), "-i", "0.01", "-W", "1", address],
         stdout=subprocess.PIPE,
@@ -137,7 +137,7 @@ def test_a_pod_of_containerd(runtime_node: Node, containerd: Containerd, tmp_pat
 
 
 def test_a_service_that_moves_under_a_client(runtime_node: Node, containerd: Containerd, tmp_path: Path) -> None:
-    """Its ClusterIP changes: the client's connection goes on, and the next one takes the new address by the same device."""
+    """Its ClusterIP changes: the client's connection goes on, and the next one uses the new address by the same device."""
     containerd.start(*networks(runtime_node))
     pod = Pod()
     containerd.cri.run(pod)
@@ -202,7 +202,7 @@ def said(process: subprocess.Popen[str], word: str) -> str:
 
 
 def test_a_container_of_podman(runtime_node: Node, podman: Podman, tmp_path: Path) -> None:
-    """Without a cluster a file says the routes of a container with two networks, from its start to its end."""
+    """Without a cluster a file gives routes to a container with two networks, from its start to its end."""
     podman.host.write_networks(*networks(runtime_node))
     file = tmp_path / "cr-config.yaml"
     file.write_text("- {route: 172.16.0.0/16, dev: eth1}\n")  # podman 4 gives the devices to the networks in any order

@@ -1,4 +1,4 @@
-"""The network that the agent puts in place, as a runtime takes it."""
+"""The network that the agent installs, as a runtime uses it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def runtime_node(node: Node) -> Iterator[Node]:
 
 
 def test_containerd_takes_it(runtime_node: Node, containerd: Containerd, tmp_path: Path) -> None:
-    """A containerd without a network has one as soon as the agent has put it in place, with its mark; without it no more."""
+    """A containerd without a network has one, with its mark, as soon as the
+    agent has installed it, and none after its removal.
+    """
     cri = containerd.start()
     assert not cri.network_ready()
     file = tmp_path / "10-net.conflist"

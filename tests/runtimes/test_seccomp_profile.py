@@ -33,7 +33,7 @@ print(json.dumps({name: errno.errorcode[ctypes.get_errno()] if call(*each) else 
 
 
 def answers(podman: Podman, profile: str) -> dict[str, str]:
-    """What the kernel answers to the calls of a program without root and capabilities."""
+    """The kernel's answers to the calls of a program without root and capabilities."""
     container = podman.run(*FOREVER, networks="none", options=(*HARDENED, *MACHINE, f"--security-opt=seccomp={profile}"))
     printed = podman.run_in(container, "/usr/bin/python3", "-c", CALLS)
     podman.remove(container)

@@ -36,7 +36,7 @@ def test_every_item_has_one_row(rows: list[tuple[int, str, str]]) -> None:
 
 
 def test_every_row_has_a_test_or_a_reason(rows: list[tuple[int, str, str]], tests: set[str]) -> None:
-    """The tests that a row names exist, and bear its number; a row without any says why."""
+    """The tests that a row names exist and have its number; a row without any says why."""
     for item, statement, column in rows:
         assert statement
         names = _NAME.findall(column)

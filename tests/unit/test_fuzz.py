@@ -1,6 +1,6 @@
-"""Any input of a runtime, a manifest or a broken disk: one well-formed answer, never a bug's, and nothing left behind.
+"""Any input of a runtime, a manifest or a broken disk gives one well-formed answer, never a bug's, and leaves nothing behind.
 
-`HYPOTHESIS_PROFILE=fuzz pytest tests/unit/test_fuzz.py` looks long; FUZZ_EXAMPLES says how long.
+`HYPOTHESIS_PROFILE=fuzz pytest tests/unit/test_fuzz.py` searches long; FUZZ_EXAMPLES says how long.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ TEXT = st.text(max_size=12) | st.sampled_from(ODD)
 RAW_TEXT = st.text(st.characters(exclude_categories=()), max_size=12) | st.sampled_from(
     [*ODD, "\0", "\ud800", "\udcff", "\ud800\udc00"]
 )
-"""Text with lone surrogates: Python reads bytes of a variable that are not UTF-8 as those from U+DC80."""
+"""Text with lone surrogates: Python reads bytes of a variable that are not UTF-8 as such, from U+DC80 on."""
 NUMBERS = (
     st.integers(-2, 70)
     | st.integers()
@@ -115,7 +115,7 @@ JSON = st.recursive(
 
 
 def another(value: Any) -> st.SearchStrategy[Any]:
-    """Mostly values of the same JSON type."""
+    """Another value, mostly of the same JSON type."""
     alike: dict[type[Any], st.SearchStrategy[Any]] = {str: TEXT, int: NUMBERS, list: st.lists(JSON, max_size=3)}
     return alike.get(type(value), JSON) | alike.get(type(value), JSON) | JSON | RAW_TEXT
 
@@ -158,7 +158,7 @@ def mutated(draw: st.DrawFn, value: Any) -> Any:
 
 
 def encoded(value: Any) -> bytes:
-    """JSON as a careless program writes it: NaN, infinities and half surrogates included."""
+    """JSON as a careless program writes it, with NaN, infinities and half surrogates."""
     return json.dumps(value).encode()
 
 
@@ -193,7 +193,7 @@ ENVIRONS = st.one_of(
 
 @pytest.fixture(autouse=True)
 def no_flush(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not flush: nothing here is about power cuts, and a flush per record would make examples slow."""
+    """Do not flush: these tests are not about power cuts, and a flush per record would make examples slow."""
     monkeypatch.setattr(os, "fsync", lambda _fd: None)
 
 
@@ -322,7 +322,7 @@ def test_any_delegate(answer: Any) -> None:
 
 @st.composite
 def damaged(draw: st.DrawFn, content: bytes) -> bytes | None:
-    """What may be found in a file's place instead of `content`; None for no file."""
+    """What may be in a file's place instead of `content`; None for no file."""
     how = draw(st.sampled_from(["as it was", "gone", "junk", "cut", "json", "value", "mutated", "mutated"]))
     if how == "gone":
         return None

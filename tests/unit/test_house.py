@@ -1,4 +1,4 @@
-"""The house rules find what breaks them, in a project made for it, and leave alone what keeps them."""
+"""Each house rule finds what breaks it, in a project made for that, and leaves alone what keeps it."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_what_keeps_a_rule_is_left_alone(project: Path, rule: Rule, path: str, t
 
 @pytest.mark.parametrize(("rule", "path", "text", "line", "said"), BREAK, ids=name_of)
 def test_what_breaks_a_rule_is_found(project: Path, rule: Rule, path: str, text: str, line: int, said: str) -> None:
-    """The rule names file and line of what breaks it; a bar in a case parts a word that this file must not have itself."""
+    """The rule names file and line; a bar in a case divides a word that this file itself must not have."""
     write(project / path, text.replace("|", "") if rule is python.plain_words else text)
     (found,) = rule(Tree(project))
     assert (found.path, found.line) == (path, line)
@@ -335,7 +335,7 @@ def test_tables_that_tell_what_the_program_has(project: Path, rule: Rule, path: 
     ids=name_of,
 )
 def test_tables_that_tell_something_else(project: Path, rule: Rule, path: str, said: str) -> None:
-    """What a table lacks is found, and what it tells of that the program does not have."""
+    """Missing entries of a table are found, and those that the program does not have."""
     write(project / path, "# Page\n\n## Keys\n\n| `host` |\n\n## How a call fails\n\n| 888 |\n")
     assert any(said in finding.text for finding in rule(Tree(project)))
 
@@ -370,7 +370,7 @@ def test_findings_are_printed(project: Path, monkeypatch: pytest.MonkeyPatch, ca
 
 
 def test_a_file_that_is_no_python(project: Path) -> None:
-    """It is named with its line, and that no rule could be checked."""
+    """It is named with its line, and with the note that no rule could be checked."""
     write(project / A_TEST, "\ndef test_it(\n")
     (found,) = house.findings(project)
     assert (found.path, found.line) == (A_TEST, 2)
@@ -378,7 +378,7 @@ def test_a_file_that_is_no_python(project: Path) -> None:
 
 
 def test_a_place_without_a_project(project: Path) -> None:
-    """Where there is nothing to look at, that is a finding: no rule is kept by a project that was not found."""
+    """A missing project is a finding: otherwise it would seem to keep all rules."""
     (project / A_TEST).unlink()
     (found,) = house.findings(project)
     assert "no tests below" in found.text

@@ -1,4 +1,4 @@
-"""What the lab finds below a directory from which other processes take away."""
+"""How the lab lists a directory from which other processes remove things."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LISTS = [files_below, all_below]
 def test_a_directory_that_goes_after_it_was_listed(
     listed: Callable[[Path], list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is left out, and what stands beside it is found."""
+    """It is left out, and its neighbours are found."""
     gone, kept = tmp_path / "gone", tmp_path / "kept" / "file"
     gone.mkdir()
     kept.parent.mkdir()
@@ -36,7 +36,7 @@ def test_a_directory_that_goes_after_it_was_listed(
 
 @pytest.mark.parametrize("listed", LISTS)
 def test_no_directory_and_one_that_cannot_be_read(listed: Callable[[Path], list[Path]], tmp_path: Path) -> None:
-    """What is not there, or is a file, has nothing below it; what cannot be looked into is an error."""
+    """A missing directory and a file have nothing below them; an unreadable directory is an error."""
     assert listed(tmp_path / "none") == []
     (tmp_path / "file").touch()
     assert listed(tmp_path / "file") == []

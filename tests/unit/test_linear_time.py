@@ -84,11 +84,11 @@ TRIES: Final = 5
 LOOKS: Final = 3
 Read = Callable[[], object]
 READERS: Final[dict[str, tuple[Callable[[int], Read], int]]] = {}
-"""By name: what makes the reader of an input of size n, and n."""
+"""By name: a function that makes the reader of an input of size n, and n."""
 
 
 def reader(size: int) -> Callable[[Callable[[int], Read]], Callable[[int], Read]]:
-    """Have this reader measured with inputs of that size and of eight times it."""
+    """Measure this reader with inputs of that size and of eight times it."""
 
     def kept(make: Callable[[int], Read]) -> Callable[[int], Read]:
         READERS[make.__name__] = make, size
@@ -98,7 +98,7 @@ def reader(size: int) -> Callable[[Callable[[int], Read]], Callable[[int], Read]
 
 
 def seconds(read: Read) -> float:
-    """The processor time of reading once, also where the input is refused."""
+    """The processor time of one reading, even if the input is refused."""
     gc.collect()
     gc.collect()
     began = time.thread_time()
@@ -793,8 +793,10 @@ def remarks_on_a_network(size: int) -> Read:
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    """Without the collector of cycles amid a measurement; what is there already is left out of its rounds, and stays so: what the
-    tests' modules have made would be looked at in every later round, too."""
+    """No garbage collection during a measurement.
+
+    Existing objects are excluded from it for good, because later rounds would look at all that the tests' modules made.
+    """
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -807,7 +809,8 @@ def uncollected() -> Iterator[None]:
 def test_reading_takes_linear_time(name: str) -> None:
     """Eight times the input takes less than twenty times the processor time, in one of five tries of three looks.
 
-    On a busy machine a look may be wrong, for the smaller input takes a fraction of a millisecond; a quadratic reader fails all.
+    On a busy machine a look may be wrong, because the smaller input takes a fraction of a millisecond; a quadratic reader fails
+    all tries.
     """
     make, size = READERS[name]
     ratios: list[float] = []

@@ -1,4 +1,4 @@
-"""The plugin as a process of one call: what a signal does at the edges of the verb."""
+"""The plugin as a process of one call: what a signal does before and after the verb."""
 
 from __future__ import annotations
 

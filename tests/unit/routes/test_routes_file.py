@@ -61,7 +61,7 @@ def test_two_routes_of_one_name(tmp_path: Path) -> None:
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:
-    """A FIFO would keep the reader waiting for ever: it is not opened; nor is a directory."""
+    """A FIFO, which would block the reader for ever, and a directory are not opened."""
     os.mkfifo(tmp_path / "cr-config.yaml")
     with pytest.raises(InvalidConfig, match="not a regular file"):
         read_routes_file(node(tmp_path))
@@ -73,7 +73,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", '{"schema": 7}', "\udcff"])
 def test_a_torn_file_of_the_former_agent(tmp_path: Path, text: str) -> None:
-    """What a crash has left of it is an error, and no knowledge."""
+    """A torn file of a crashed agent is an error, and nothing of it is used."""
     (tmp_path / "routes.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(UserspaceError, match=r"routes\.json"):
         read_kept(node(tmp_path))

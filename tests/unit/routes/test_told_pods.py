@@ -1,4 +1,4 @@
-"""What pods are told of entries that cannot be in them: once, when it has settled, and never many at once."""
+"""Events for pods about entries that cannot work in them: once, when the state has settled, and never for many at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OLD_S = 600.0
 
 
 class Told(Node):
-    """A node whose pods are looked at in rounds; `sent` has what they were told."""
+    """A node whose pods are looked at in rounds; `sent` has the Events for them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Told(Node):
         self.events = RefusalEvents(self._send, lambda: self.now)
 
     def round(self, known: KnownCluster, after_s: float = 0.0) -> list[str]:
-        """The pods that are told in a round so many seconds later."""
+        """The pods that get an Event in a round so many seconds later."""
         self.now += after_s
         del self.sent[:]
         self.visit(known)
@@ -58,7 +58,7 @@ def lost(name: str = "one", via: str = "192.0.2.9", **spec: Any) -> dict[str, An
 
 
 def test_each_pod_is_told_once(node: Told) -> None:
-    """The pods for which the Route is, by name and UID; not again in later rounds, also not when they are looked at again."""
+    """The pods of the Route get it once, by name and UID, even if later rounds look at them again."""
     assert node.round(known(lost())) == ["a", "b"]
     recipient, [text] = node.sent[0]
     assert recipient == Recipient("default", "a", "u-a", "")
@@ -68,7 +68,7 @@ def test_each_pod_is_told_once(node: Told) -> None:
 
 
 def test_what_changes_is_told(node: Told) -> None:
-    """Another text is told, and so is the same one that had been mended; what is mended is not."""
+    """Another text makes an Event, and so does the same one after it had been repaired; a repair itself does not."""
     assert node.round(known(lost(pods=[{"name": "a"}]))) == ["a"]
     assert node.round(known(lost(pods=[{"name": "a"}], via="192.0.2.10"))) == ["a"]
     assert "192.0.2.10" in node.sent[0][1][0]
@@ -77,7 +77,7 @@ def test_what_changes_is_told(node: Told) -> None:
 
 
 def test_what_may_still_come(node: Told) -> None:
-    """A pod that is new is told when its addresses had their time, by a look that is due then, and not if they came."""
+    """A new pod gets it after its addresses had time to come, by a look that is due then, and not if they came."""
     node.located = [located("new"), located("late")]
     pods = (RoutePod("default", "new", "u-new"), RoutePod("default", "late", "u-late"))
     assert node.round(known(lost(), pods=pods)) == []
@@ -88,7 +88,7 @@ def test_what_may_still_come(node: Told) -> None:
 
 
 def test_many_pods(node: Told) -> None:
-    """Ten are told of a Route that is wrong in all; the others are not, also later, and the next change finds room again."""
+    """Ten pods get an Event about a Route that is wrong in all; the others get none, also later, until something changes."""
     names = [f"p{number:03}" for number in range(110)]
     node.located = [located(name) for name in names]
     pods = [RoutePod("default", name, f"u-{name}") for name in names]
@@ -101,7 +101,7 @@ def test_many_pods(node: Told) -> None:
 
 
 def test_an_event_has_few_texts(node: Told) -> None:
-    """Of many entries that cannot be some are named."""
+    """Of many entries that cannot work some are named."""
     entries = [{"dst": f"172.{number}.0.0/16", "dev": "eth1", "via": "192.0.2.9"} for number in range(16, 32)]
     assert node.round(known(route("one", route=entries, pods=[{"name": "a"}]))) == ["a"]
     assert len(node.sent[0][1]) == TEXTS_MAX
@@ -117,7 +117,7 @@ def test_more_than_a_pod_may_have(node: Told) -> None:
 
 
 def test_what_no_pod_can_have(node: Told) -> None:
-    """What cannot be in any pod is its Route's matter: no pod is told, and the report prefers it to what may still come."""
+    """An entry that cannot work in any pod is reported for the Route only, before those that may still work."""
     svc = [{"namespace": "default", "name": name, "dev": "eth1"} for name in ("web", "kubernetes")]
     here = replace(known(route("one", svc=svc)), services=(ClusterService("default", "kubernetes", (ip_address("10.96.0.1"),)),))
     assert node.round(here) == []

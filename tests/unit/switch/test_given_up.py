@@ -1,4 +1,4 @@
-"""When a port counts as given up by DPDK: its application listens, and twice, some time apart, no program is connected."""
+"""When a port counts as given up by DPDK: its application listens, and at two looks, some time apart, nothing is connected."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def site() -> Site:
 
 
 def test_two_looks_apart(site: Site) -> None:
-    """One look proves nothing, nor do two at once."""
+    """One look proves nothing, nor do two at the same time."""
     assert not site.looked()
     assert not site.looked(APART_S / 2)
     assert not site.given_up.take("p1")
@@ -49,7 +49,9 @@ def test_two_looks_apart(site: Site) -> None:
 
 
 def test_what_ends_the_suspicion(site: Site) -> None:
-    """A connection in between, another application's socket, and a port that the switch calls connected begin it anew."""
+    """A connection in between, another application's socket, and a port that
+    the switch reports as connected restart the count.
+    """
     site.looked()
     site.inode = 0
     assert not site.looked(APART_S)

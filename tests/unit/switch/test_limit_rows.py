@@ -1,4 +1,4 @@
-"""Limits as columns of OVSDB, in the units of each, and what ovs-vswitchd says is in force."""
+"""Limits as columns of OVSDB, in the unit of each, and what ovs-vswitchd reports as in force."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_each_enforcer_has_its_units() -> None:
 
 @given(RATES)
 def test_no_limit_becomes_none(rate: Rate) -> None:
-    """A tiny limit is not rounded to 0, which is none; a huge one fits what ovs-vswitchd reads."""
+    """A tiny limit is not rounded to 0, which would mean none; a huge one fits what ovs-vswitchd reads."""
     columns = policing_columns(limited(from_pod=rate))
     assert all(0 < value < 1 << 32 for value in columns.values())
     row = qos_row(limited(to_pod=rate))
@@ -63,7 +63,7 @@ def test_a_kind_says_what_limits_it(kind: KernelPort) -> None:
 
 
 def test_a_vdev_is_named_by_its_link() -> None:
-    """The name of the vdev is the same each time, and another one for each link."""
+    """The name of the vdev is the same each time, and different for each link."""
     assert interface_row(limited("af_packet")).options == {"dpdk-devargs": "net_af_packet_k1,iface=k1"}
 
 
@@ -80,13 +80,16 @@ def test_a_vdev_is_named_by_its_link() -> None:
     ],
 )
 def test_what_is_in_force_is_compared(shown: str, found: str | None) -> None:
-    """Another type, another rate or none is told; what OVS rounds to whole bytes is not, nor what queues have of their own."""
+    """Another type, another rate and a missing one are reported; OVS's rounding to whole bytes is not, nor queues' own values."""
     other = not_in_force(HTB, shown)
     assert (other[0] if other else None) == found
 
 
 def test_netem_is_in_force_with_the_values_that_the_switch_knows() -> None:
-    """OVS computes latency in ticks of the kernel, so values differ; one that it does not show is one that it does not know."""
+    """OVS computes latency in the kernel's ticks, so values differ a little.
+
+    One that it does not show is one that it does not know.
+    """
     row = QosRow("linux-netem", {"latency": "5000", "jitter": "1000"})
     assert not_in_force(row, "QoS: k1 linux-netem\nlatency: 4999\nlimit: 1000\njitter: 999\n") is None
     other = not_in_force(row, "QoS: k1 linux-netem\nlatency: 4999\nlimit: 1000\n")

@@ -1,4 +1,4 @@
-"""OpenFlow messages as the specifications have them, and a client against switches that answer anything."""
+"""OpenFlow messages as in the specifications, and a client against switches that answer anything."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_cookies() -> None:
 
 
 def test_flows_of_others_are_safe() -> None:
-    """A deletion that matches flows of others is not made."""
+    """A deletion that would match flows of others is refused."""
     with pytest.raises(ValueError, match="flows of others"):
         openflow_messages.delete_flows(0x04, 1, 0x1234)
 
@@ -174,7 +174,7 @@ def until_closed(peer: socket.socket) -> None:
 
 
 def soon() -> Deadline:
-    """Time enough for an answer."""
+    """A deadline that leaves enough time for an answer."""
     return Deadline.after(60)
 
 
@@ -214,7 +214,7 @@ def test_a_flow_that_is_refused(switch_saying: Callable[[Answer], str]) -> None:
 
 
 def saying(data: bytes) -> Answer:
-    """Sends this after the client's HELLO, and closes."""
+    """Send this after the client's HELLO, and close."""
 
     def answer(peer: socket.socket) -> None:
         read(peer)
@@ -239,7 +239,7 @@ def test_a_server_that_does_not_speak_openflow(switch_saying: Callable[[Answer],
 
 
 def test_no_switch(tmp_path: Path) -> None:
-    """A socket that is not there names its path."""
+    """The error names the path of a missing socket."""
     with pytest.raises(Unavailable, match=r"nothing\.mgmt: No such file"):
         Flows(str(tmp_path / "nothing.mgmt"), soon())
 
@@ -263,7 +263,7 @@ def test_flows_of_a_bridge_that_speaks_no_version_of_ours(switch_saying: Callabl
 
 @pytest.mark.parametrize("said", [b"", openflow_messages.message(0x04, openflow_messages.HELLO, 1)])
 def test_flows_of_a_silent_switch(switch_saying: Callable[[Answer], str], said: bytes) -> None:
-    """A switch that does not answer, or not to the end, has confirmed nothing."""
+    """The deletion of flows counts as unconfirmed if the switch does not answer completely."""
 
     def answer(peer: socket.socket) -> None:
         peer.sendall(said)

@@ -1,4 +1,4 @@
-"""Which changes of OVSDB's rows are told: what may have been lost, and neither new rows nor what ovs-vswitchd writes."""
+"""Which changes of OVSDB's rows are reported: possible losses, but neither new rows nor what ovs-vswitchd writes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ CLOSED = {"ofport": [-1], "error": ["could not open network device"]}
 
 
 def told(table: str, event: str, row: dict[str, Any], **former: Any) -> list[Any]:
-    """The changes of a row that is this by now, and was that."""
+    """The reports for a row that was that before and is this now."""
     return list(changes(table, event, row.__getitem__, former.keys(), former.__getitem__))
 
 
 @pytest.mark.parametrize("table", ["Port", "Interface", "QoS", "Queue", "Mirror"])
 def test_rows_of_a_port(table: str) -> None:
-    """One that has gone or is another is told by its marks, one that has come is not."""
+    """A deleted or changed row is reported by its marks, a new one is not."""
     assert told(table, "delete", ROW) == told(table, "update", ROW, type="") == [("", OURS)]
     assert told(table, "create", ROW) == []
 
 
 def test_marks_that_were_taken_off() -> None:
-    """A row that is not marked any more is told by what it was; one that never was, not at all."""
+    """A row that has lost its marks is reported by its former ones; one that never had any is not."""
     assert told("Port", "update", {**ROW, "external_ids": {}}, external_ids=OURS) == [("", OURS)]
     assert told("Port", "delete", {**ROW, "external_ids": {}}) == []
 
@@ -42,7 +42,7 @@ def test_what_ovs_vswitchd_writes() -> None:
 
 
 def test_bridges() -> None:
-    """One that comes, goes or is another is told by its name; that it has other ports or mirrors, not."""
+    """A bridge that is new, deleted or changed is reported by its name; changes of its ports or mirrors are not."""
     bridge = {"name": "br0", "external_ids": {}}
     assert told("Bridge", "create", bridge) == told("Bridge", "delete", bridge) == [("br0", {})]
     assert told("Bridge", "update", bridge, ports=[], datapath_type="") == [("br0", {})]

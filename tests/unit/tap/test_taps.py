@@ -1,4 +1,4 @@
-"""What a tap is made of: the command line, the pod's own document, and who makes the socket."""
+"""How a tap is configured: the command line, the pod's own document, and who makes the socket."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def tap(*arguments: str) -> Result:
 
 
 def test_all_that_the_pod_is_told(tmp_path: Path) -> None:
-    """Socket, role, name, MAC, MTU and addresses of the only interface."""
+    """The only interface's socket, role, name, MAC, MTU and addresses are used."""
     told(tmp_path, "net1")
     expected = DesiredTap(f"{tmp_path}/net1.sock", TapMode.CLIENT, "net1", MAC, 1400, ("10.1.1.2/24", "fd00::2/64"))
     assert of_pod("", 0, sources_of(directory=str(tmp_path))) == expected
@@ -55,7 +55,7 @@ def test_one_of_several_interfaces(tmp_path: Path) -> None:
 
 
 def test_options_override_what_the_pod_is_told() -> None:
-    """What is given on the command line counts, the rest is the document's."""
+    """The command line takes precedence, the rest comes from the document."""
     of_document = DesiredTap("/s", TapMode.SERVER, "net1", MAC, 1400, ("10.1.1.2/24",))
     assert DesiredTap("").overriding(of_document) == of_document
     given = DesiredTap("", TapMode.CLIENT, "eth7", "", 9000, ("10.2.2.2/24",))
@@ -65,7 +65,7 @@ def test_options_override_what_the_pod_is_told() -> None:
 
 
 def test_who_makes_the_socket(tmp_path: Path) -> None:
-    """Unless it is told, the command is the client of a socket on which a process listens, and else makes it."""
+    """Unless told otherwise, the command connects to a socket on which a process listens, and makes it otherwise."""
 
     def decided(mode: TapMode = TapMode.AUTO) -> TapMode:
         return TapBridge(DesiredTap(f"{tmp_path}/s", mode))._decided()
@@ -87,7 +87,7 @@ def test_pod_that_is_told_nothing(tmp_path: Path) -> None:
 
 
 def test_what_a_tap_waits_for_is_told(tmp_path: Path) -> None:
-    """Without a terminal, what is missing is told at once, and for how long it is waited for; and that it has come."""
+    """Without a terminal there is a line at once about what is missing and for how long, and one when it has come."""
     command = [
         sys.executable,
         "-m",
@@ -128,7 +128,7 @@ def test_what_a_tap_waits_for_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_usage(arguments: list[str], words: str) -> None:
-    """What cannot be meant is refused with 2, before anything is made."""
+    """Wrong usage is refused with 2, before anything is made."""
     result = tap(*arguments)
     assert result.exit_code == 2
     assert words in result.stderr
