@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tests.ovs.conftest import STORE, adding, attach
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
+from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.ovsdb.client import Session
 from userspace_cni.ovsdb.groups import Command
 from userspace_cni.switch.ovsdb.delete import Delete
@@ -183,6 +184,38 @@ def test_what_the_server_refuses_is_run_one_by_one(
     assert "4097" in str(refused)
     assert sizes == [1, 1]
     assert switch.ports("br-test") == [port(1).name, port(3).name]
+
+
+def test_members_that_are_in_each_others_way_are_run_one_by_one(
+    switch: Switch, grouping: PortDriver, port: MakePort, sizes: list[int]
+) -> None:
+    """Mirrors of one name on two bridges: an output verifies which ports of any bridge ask to be sources, while the source on the
+    other bridge begins to ask. No update of another session ever comes for that."""
+    source = replace(port(1, bridge="br-0"), mirrors=(MirrorSource("m"),))
+    output = replace(port(2, bridge="br-1"), mirror_outputs=("m",))
+    with queued(grouping) as callers:
+        for step in (source, output):
+            callers.call(lambda step=step: attach(grouping, step, soon()))  # type: ignore[misc]
+    assert callers.join() == [None, None]
+    assert sizes == [1, 1]
+    assert (switch.ports("br-0"), switch.ports("br-1")) == ([source.name], [output.name])
+    assert (switch.row("Mirror", "m")["output_port"], switch.row("Mirror", "m")["select_src_port"]) == (
+        switch.port(output.name)["_uuid"],
+        [],
+    )
+
+
+def test_a_bridge_is_made_with_one_datapath(switch: Switch, grouping: PortDriver, port: MakePort) -> None:
+    """Two ports at once on a missing bridge, of networks with another datapath each: one makes it, and the other is refused."""
+    other = replace(port(2), datapath="system")
+    with queued(grouping) as callers:
+        callers.call(lambda: attach(grouping, port(1), soon()))
+        wait_until(lambda: len(grouping.client.status()._queue) == 1, what="the first one waits")
+        callers.call(lambda: attach(grouping, other, soon()))
+    made, refused = callers.join()
+    assert made is None
+    assert "bridge br-test has datapath_type netdev" in str(refused)
+    assert (switch.bridge("br-test")["datapath_type"], switch.ports("br-test")) == ("netdev", [port(1).name])
 
 
 def test_a_bug_in_one_command_is_its_callers_alone(switch: Switch, driver: PortDriver, port: MakePort) -> None:

@@ -3,7 +3,8 @@
 A group is what queued while the previous commit ran: there is no timer, and a single caller never waits for others. Each caller
 keeps:
 - its own deadline: when it passes the caller is answered, and the group goes on for the others;
-- its own error: a command that cannot be run is left out, and when the server refuses the group its members run one by one;
+- its own error: a command that cannot be run is left out, and when the server refuses the group, or one member writes what
+  another has verified, the members run one by one;
 - its own view: no command sees what another one of the group is about to write. A Draft collects what they change together.
 """
 
@@ -129,6 +130,9 @@ class Commit:
                     draft.abort()
                 elif self._commit(draft):
                     self._done(draft, written)
+                elif self._replica.change_seqno == seen and len(self._members) > 1:
+                    # updates come before the answer: so no other session has changed a verified row, but a member of this group
+                    self._run_alone()
                 else:  # a verified row has changed: its update must be on the way
                     while self._replica.change_seqno == seen:
                         self._await_message()
@@ -191,7 +195,10 @@ class Commit:
         waiting = [each for each in self._members if not each.answered]
         if len(waiting) == 1 and not any(each.should_retry(refused) for each in waiting[0].commands):
             waiting[0].answer(refused)
-        for each in waiting:
+        self._run_alone()
+
+    def _run_alone(self) -> None:
+        for each in self._members:
             if not each.answered:
                 Commit(self._link, [each]).run()
 

@@ -10,7 +10,6 @@ from userspace_cni.ovsdb.column_values import Json, as_json, by_uuid, count, ref
 from userspace_cni.ovsdb.columns import Columns, new_columns
 from userspace_cni.ovsdb.draft import Draft
 from userspace_cni.switch.ovsdb.mirror_drafts import MirrorDraft
-from userspace_cni.switch.ovsdb.rows.marks import same_kind
 
 
 def bridge_draft(txn: Draft, name: str, row: Any) -> BridgeDraft:
@@ -47,8 +46,9 @@ class BridgeDraft:
         self._changes |= columns
 
     def require_maker(self, columns: Columns) -> None:
-        """Raise Unavailable if another member of the group makes the bridge for another kind of owner than these columns do."""
-        if self._made is not None and not same_kind(columns["external_ids"], self._made[0]["external_ids"]):
+        """Raise Unavailable if another member of the group makes the bridge with other columns than these: for another kind of
+        owner, or with another datapath."""
+        if self._made is not None and self._made[0] != columns:
             raise Unavailable(f"bridge {self.name} is being made by another attachment", "try again: then it shows whose it is")
 
     def give_up(self) -> None:
