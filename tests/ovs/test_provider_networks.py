@@ -351,6 +351,26 @@ def test_a_polled_nic_without_a_database(wire: Wire, site: KeptNode, switch: Swi
         assert (where(wire), wire.answers(NODE), switch.bridges()) == ([NIC], True, [])
 
 
+def test_a_polled_nic_whose_row_cannot_be_written(wire: Wire, site: KeptNode, switch: Switch) -> None:
+    """The spec goes while ovsdb-server refuses what is written, and while the port has lost its marks: the addresses stay at the
+    bridge, where they answer. They go back when the NIC is no longer polled, also where a person has changed that."""
+    site.met(POLLED)
+    with switch.read_only():
+        [status] = site.reconcile()
+        assert f"may have the frames of {NIC} by AF_XDP still" in status.problem
+        assert (where(wire), wire.answers(NODE)) == (["br-net1"], True)
+    switch.vsctl("clear", "Port", NIC, "external_ids")
+    [status] = site.reconcile()
+    assert "belongs to an owner that does not mark its rows" in status.problem
+    assert (where(wire), wire.answers(NODE)) == (["br-net1"], True)
+    switch.vsctl("set", "Interface", NIC, "type=system", "--", "remove", "Interface", NIC, "options", "n_rxq")
+    [status] = site.reconcile()
+    assert f"bridge br-net1 stays while others have ports on it: {NIC}" in status.problem
+    assert (where(wire), wire.answers(NODE)) == ([NIC], True)
+    switch.vsctl("del-port", NIC)
+    assert site.reconcile() == ()
+
+
 def test_a_bond_and_virtual_devices(wire: Wire, site: KeptNode, switch: Switch) -> None:
     """Several NICs are one port. DPDK opens a NIC without addresses, and one that leads nowhere, by a virtual device."""
     with wired(switch.netns, (), (), nic="nic1", beyond="out1"):

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Literal
 from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.steps import SharedReads, StillTaken, UplinkPort
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import NameTaken, Unavailable
-from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, marks_of
+from userspace_cni.base.errors import NameTaken, UserspaceError
+from userspace_cni.switch.ovsdb.rows.interface_row import AFXDP
+from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, marks_of, owns
 from userspace_cni.switch.ovsdb.rows.uplink_row import SYSTEM, UplinkRow, desired_uplink
 from userspace_cni.switch.uplinks import LET_GO_S, UplinkDriver
 
@@ -29,8 +30,9 @@ class PolledUplinkDriver(UplinkDriver):
     def undo(self, step: UplinkPort, deadline: Deadline) -> None:
         """Open the interface as system again, where the port is there, is ours and has the NIC that is there.
 
-        Raises StillTaken while ovs-vswitchd may have the NIC's frames: addresses that go back to the NIC would hear nothing. A
-        daemon that is dead has none, and finds the type when it is started; one that hangs, when it goes on.
+        Raises StillTaken while ovs-vswitchd may have the NIC's frames, also where its row cannot be written, or is another's by
+        now: addresses that go back to the NIC would hear nothing. A daemon that is dead has none, and finds the type when it is
+        started; one that hangs, when it goes on.
         """
         from userspace_cni.ovsdb.database import every_name
         from userspace_cni.switch.ovsdb.put import Put
@@ -43,16 +45,22 @@ class PolledUplinkDriver(UplinkDriver):
             if row is None or not _has(row, indexes):
                 return None
             command = Put(session, desired_uplink(plain, marks_of(step, self._store()), indexes), self._afxdp_max)
-            session.transact([command], deadline)
+            try:
+                session.transact([command], deadline)
+            except NameTaken:  # the port or its bridge is another's by now, which is not changed; a port of ours goes next
+                is_polled = any(columns["type"] == AFXDP for columns in row.interfaces.values())
+                if is_polled and not owns(step.marks, row.port["external_ids"]):
+                    raise
+                return None
             return command.done
 
         try:
             done = self._client.use(put, every_name(), f"uplink {step.name}: opening it as system", deadline)
             self._read_back.wait(done, deadline.within(LET_GO_S), or_dead=True)
-        except NameTaken:  # another's by now, which is not changed
-            pass
-        except Unavailable as error:
+        except UserspaceError as error:
             if self._daemon.peek().state == "dead":
+                if isinstance(error, NameTaken):
+                    return
                 raise
             names = ", ".join(each.name for each in step.interfaces)
             raise StillTaken(

@@ -12,7 +12,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -157,6 +158,16 @@ class Switch:
         pid = self.ovsdb_pid
         os.kill(pid, signal.SIGTERM)
         wait_until(lambda: not _runs(pid), what=f"the end of ovsdb-server, process {pid}")
+
+    @contextmanager
+    def read_only(self) -> Iterator[None]:
+        """In the block ovsdb-server refuses to write, as on a full disk: it is the backup of a server that is not there."""
+        self.appctl("-t", "ovsdb-server", "ovsdb-server/set-active-ovsdb-server", f"unix:{self.dir}/nothing")
+        self.appctl("-t", "ovsdb-server", "ovsdb-server/connect-active-ovsdb-server")
+        try:
+            yield
+        finally:
+            self.appctl("-t", "ovsdb-server", "ovsdb-server/disconnect-active-ovsdb-server")
 
     def recreate_database(self) -> None:
         """Replace the database by an empty one with the same DPDK configuration, as after `rm conf.db` and a start."""
