@@ -106,6 +106,19 @@ def test_an_address_that_a_person_gave_the_bridge_is_no_move(wire: Wire, site: K
     assert [step.kind for step in site.records()[0].steps] == ["node-bridge", "uplink-port"]
 
 
+def test_what_a_person_has_written_into_the_rows(wire: Wire, site: KeptNode, switch: Switch) -> None:
+    """A text where a number belongs, and a bridge without its marks: the addresses go back, and the rows that have the marks."""
+    site.met(POLLED)
+    lose(site)
+    switch.vsctl("set", "Interface", NIC, "options:n_rxq=many")
+    site.met(POLLED)
+    lose(site)
+    switch.vsctl("set", "Interface", NIC, "options:n_rxq=many", "--", "clear", "Bridge", "br-net1", "external_ids")
+    assert site.reconcile() == ()
+    assert (where(wire), wire.answers(NODE), switch.ports("br-net1"), tables(wire)) == ([NIC], True, [], "")
+    switch.vsctl("del-br", "br-net1")
+
+
 def test_given_back_by_the_next_record(wire: Wire, site: KeptNode, switch: Switch) -> None:
     """When ovs-vswitchd dies after the record was lost, and the spec is unknown, the NIC gets its address back."""
     site.met(MOVED)

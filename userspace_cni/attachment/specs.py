@@ -197,17 +197,22 @@ class Specs:
 
     def _record_again(self) -> None:
         """Record what rows name and no record does, but what another call works on. Raises RecordRefused."""
-        node = self._node
+        node, later = self._node, "what the switch has of the node's own is compared with the records later"
         recorded = {key_of(record) for record in node.store.journal.node_records()}
         try:
-            for key in sorted(node.switch.specs_in_rows(Deadline.after(_ROWS_S)) - recorded):
+            in_rows = node.switch.specs_in_rows(Deadline.after(_ROWS_S))
+        except UserspaceError as error:
+            say("debug", later, error=error)
+            return
+        for key in sorted(in_rows - recorded):
+            try:
                 with try_turn(node_container(key[0]), key[1], node.store, node.driver) as turn:
                     if turn:
                         _read(turn, *key, node, Deadline.after(SPEC_S))
-        except RecordRefused:
-            raise
-        except UserspaceError as error:
-            say("debug", "what the switch has of the node's own is compared with the records later", error=error)
+            except RecordRefused:
+                raise
+            except Exception as error:  # noqa: BLE001 -- also a bug in one must not keep the others from being met
+                say("debug", later, spec=" ".join(key), error=repr(error))
 
     def _unknown(self, record: Record) -> Spec:
         return Spec(*key_of(record), record.network, "", self._keep)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.lab.node.world import World
+from tests.lab.node.world import MemorySwitch, World
 from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.records import Record
@@ -236,6 +236,26 @@ def test_a_bug_in_one_spec_leaves_the_others(site: Site) -> None:
     """An unexpected exception of a plan is a problem of its own spec only."""
     found = reconcile(site, spec(error=ZeroDivisionError("oh")), spec(Pole("z"), name="other"))
     assert ("ZeroDivisionError" in found["line"].problem, found["other"].holds) == (True, True)
+
+
+@pytest.mark.parametrize("error", [ValueError("many"), Unavailable("the kernel does not answer")])
+def test_rows_that_cannot_be_recorded_again_leave_the_others(
+    site: Site, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Of two specs without a record that rows name, one cannot be looked at: the other is recorded, and what is desired, met."""
+
+    def left_of(_: MemorySwitch, kind: str, name: str, deadline: Deadline) -> tuple[Step, ...]:
+        if name == "a":
+            raise error
+        return (Pole(name),) if name == "b" else ()
+
+    rows = frozenset({(KIND, "a"), (KIND, "b")})
+    monkeypatch.setattr(MemorySwitch, "specs_in_rows", lambda *_: rows)
+    monkeypatch.setattr(MemorySwitch, "left_of", left_of)
+    site.stand["pole", "b"] = Pole("b")
+    found = reconcile(site, spec(Pole("z"), name="other"))
+    assert {name: each.problem for name, each in found.items()} == {"b": "", "other": ""}
+    assert site.steps() == things(Pole("b"), Pole("z"))
 
 
 def test_a_failed_first_application_is_undone(site: Site) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from userspace_cni.attachment.steps import (
     EVERYTHING,
@@ -28,6 +29,8 @@ from userspace_cni.switch.ovsdb.rows.uplink_row import RX_QUEUES
 from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 from userspace_cni.switch.ovsdb.switch_reads import bridge_of
 
+_NUMBER: Final = re.compile("[0-9]{1,9}")
+
 
 def named_specs(session: SwitchSession, store: str) -> frozenset[str]:
     """The mark `spec` of every replicated row of the node's own of this store."""
@@ -43,8 +46,7 @@ def steps_of_rows(session: SwitchSession, marks: Mapping[str, str], switch_netns
     """
     bridges = [row for row in session.rows("Bridge") if _has(row, marks)]
     ports = [row for row in session.rows("Port") if _has(row, marks)]
-    own = {row.uuid for row in bridges}
-    found = [step for port in ports if (step := _port(session, port, own, marks))]
+    found = [step for port in ports if (step := _port(session, port, marks))]
     return (
         *(_bridge(session, row, marks) for row in bridges),
         *(replace(step, switch_netns=switch_netns) for step in found if isinstance(step, UplinkPort)),
@@ -72,15 +74,21 @@ def _datapath(bridge: Any) -> Datapath:
     return "system" if datapath_of(value_of(bridge, "datapath_type")) == "system" else "netdev"
 
 
-def _port(session: SwitchSession, port: Any, own: set[Any], marks: Mapping[str, str]) -> UplinkPort | OvsPort | None:
-    """The port, of the NICs of one of its `own` bridges, or of a link of the node; None for one that is on no bridge."""
+def _port(session: SwitchSession, port: Any, marks: Mapping[str, str]) -> UplinkPort | OvsPort | None:
+    """The port, of NICs, or of a link of the node; None for one that is on no bridge.
+
+    What shows nothing and is no link of OVS's own is an uplink, also on a bridge that has lost its marks: else the port would go,
+    and addresses stay on a bridge that leads nowhere.
+    """
     bridge, rows = bridge_of(session, port), session.tables["Interface"].rows
     members = [rows[each] for each in references(port, "interfaces") if each in rows]
     if bridge is None or not members:
         return None
     members.sort(key=lambda row: str(value_of(row, "name")))
     on, name, mtu = value_of(bridge, "name"), value_of(port, "name"), _first(members[0], "mtu_request")
-    if bridge.uuid in own and value_of(members[0], "type") != Internal.type:
+    internal = value_of(members[0], "type") == Internal.type
+    shown = [row for row in mirrors_of(session.replica, bridge) if _has(row, marks)]
+    if not (internal or shown):
         return UplinkPort(
             on,
             name,
@@ -90,12 +98,10 @@ def _port(session: SwitchSession, port: Any, own: set[Any], marks: Mapping[str, 
             _first(port, "lacp") or "",
             value_of(port, "bond_updelay"),
             mtu or 0,
-            int(value_of(members[0], "options").get(RX_QUEUES, "0")),
+            _number(value_of(members[0], "options").get(RX_QUEUES, "")) or 0,
             marks=marks,
         )
-    internal = value_of(members[0], "type") == Internal.type
     interface = Internal(_first(members[0], "mac") or "", mtu) if internal else HostEnd("system", mtu)
-    shown = [row for row in mirrors_of(session.replica, bridge) if _has(row, marks)]
     return OvsPort(
         on,
         name,
@@ -110,9 +116,8 @@ def _port(session: SwitchSession, port: Any, own: set[Any], marks: Mapping[str, 
 
 
 def _interface(row: Any) -> UplinkInterface:
-    index = value_of(row, "external_ids").get(IFINDEX, "")
-    devargs = value_of(row, "options").get(DEVARGS, "")
-    return UplinkInterface(value_of(row, "name"), value_of(row, "type"), devargs, index=int(index) if index.isdigit() else None)
+    index, devargs = _number(value_of(row, "external_ids").get(IFINDEX, "")), value_of(row, "options").get(DEVARGS, "")
+    return UplinkInterface(value_of(row, "name"), value_of(row, "type"), devargs, index=index)
 
 
 def _mirrors(session: SwitchSession, ports: set[str], marks: Mapping[str, str]) -> Iterator[MirrorOutput]:
@@ -124,6 +129,11 @@ def _mirrors(session: SwitchSession, ports: set[str], marks: Mapping[str, str]) 
             if _has(row, marks) and not ports.intersection(outputs):
                 shows = EVERYTHING if value_of(row, "select_all") else ""
                 yield MirrorOutput(value_of(bridge, "name"), "".join(outputs), value_of(row, "name"), shows, marks)
+
+
+def _number(text: str) -> int | None:
+    """The number in a map's value, which may be any text; None for none."""
+    return int(text) if _NUMBER.fullmatch(text) else None
 
 
 def _first(row: Any, column: str) -> Any:
