@@ -11,6 +11,7 @@ import pytest
 from tests.lab.switch.switch import Switch
 from tests.ovs.conftest import STORE, soon
 from userspace_cni.attachment.steps import (
+    Internal,
     MirrorOutput,
     NodeBridge,
     OvsPort,
@@ -147,6 +148,29 @@ def test_what_others_have_done_to_the_interfaces_of_a_port_is_undone(
     switch.vsctl("--no-wait", *create, "--", "set", "Port", port().name, "interfaces=@other")
     put(session, desired)
     assert switch.vsctl("list-ifaces", port().bridge).split() == [port().name]
+
+
+def test_limits_of_another_installation_stay(switch: Switch, session: SwitchSession) -> None:
+    """Rows of QoS and Queue are deleted for the store that their marks name, also where both have a spec of that name."""
+    mine, theirs = (
+        OvsPort(
+            "br-admin",
+            f"gw{number}",
+            Internal(),
+            marks=node_marks("gateway", "gw", store),
+            foreign_bridge=True,
+            limits=Limits(to_pod=RATE),
+        )
+        for number, store in enumerate((STORE, "another"))
+    )
+    put(session, desired_port(theirs, theirs.marks))
+    before = written(switch)
+    put(session, desired_port(mine, mine.marks))
+    put(session, desired_port(replace(mine, limits=Limits()), mine.marks))
+    assert (written(switch)["QoS"], written(switch)["Queue"]) == (before["QoS"], before["Queue"])
+    put(session, desired_port(mine, mine.marks))
+    delete(session, marked_port(mine.ref))
+    assert written(switch) == before
 
 
 def test_no_name_is_written_that_was_not_taken(switch: Switch, session: SwitchSession) -> None:

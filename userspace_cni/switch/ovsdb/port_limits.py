@@ -54,6 +54,7 @@ def drop(txn: Draft, marks: Mapping[str, str], port: Any, *, foreign: bool = Fal
         txn.add_op({"op": "delete", "table": "QoS", "where": [["_uuid", "==", ["uuid", str(qos[0])]]]})
     named = identity(marks)
     if {"container-id", "ifname"} <= named.keys() or "spec" in named:  # they name one attachment
+        named |= {"store": marks["store"]} if marks.get("store") else {}  # another state directory may have a spec of that name
         for table in ("QoS", "Queue"):
             txn.add_op({"op": "delete", "table": table, "where": [["external_ids", "includes", ("map", list(named.items()))]]})
 
