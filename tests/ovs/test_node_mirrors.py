@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import attach, kernel_port, soon
 from userspace_cni.attachment.specs import Specs, undo
 from userspace_cni.attachment.steps import OvsPort
-from userspace_cni.base.errors import NameTaken
+from userspace_cni.base.errors import NameTaken, Unavailable
 from userspace_cni.base.mirrors import MirrorSource, NodeMirror
 from userspace_cni.base.settings import Settings
 from userspace_cni.network.mirror_specs import specs
@@ -205,6 +206,34 @@ def test_an_output_that_was_deleted_is_made_again_as_it_was(switch: Switch, resi
     assert isinstance(step, OvsPort)
     assert step.interface.type == "internal"
     assert mirrors.keep(ALL) == {}
+    assert switch.interface("mirror0")["type"] == "internal"
+
+
+def test_the_link_of_a_port_of_others_that_was_deleted_is_no_output(
+    switch: Switch, resident: PortDriver, mirrors: Mirrors
+) -> None:
+    """While ovs-vswitchd has not yet removed it: it is awaited, and not taken for a link that stays."""
+    switch.vsctl("add-port", "br-test", "mirror0", "--", "set", "Interface", "mirror0", "type=internal")
+    assert mirrors.keep(ALL) == {}
+    [record] = mirrors.node.store.journal.node_records()
+    [spec] = specs([(SETTINGS, ALL)], mirrors.node)
+    planned: list[str] = []
+
+    def plan() -> None:
+        with suppress(Unavailable):
+            planned.extend(step.interface.type for step in spec.plan(record) if isinstance(step, OvsPort))
+
+    planning = threading.Thread(target=plan)
+    with paused_vswitchd(switch):
+        switch.vsctl("--no-wait", "del-port", "mirror0")
+        wait_until(lambda: "mirror0" not in resident.client.status().index.marks, what="the replica to know")
+        number = switch.rows("Open_vSwitch")[0]["next_cfg"]
+        planning.start()
+        wait_until(lambda: planned or switch.rows("Open_vSwitch")[0]["next_cfg"] > number, what="ovs-vswitchd is awaited")
+        assert planned == []
+    planning.join(60)
+    assert planned in ([], ["internal"])
+    wait_until(lambda: mirrors.keep(ALL) == {}, what="the mirror is made again")
     assert switch.interface("mirror0")["type"] == "internal"
 
 

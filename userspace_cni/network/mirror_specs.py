@@ -14,7 +14,7 @@ from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.specs import Spec
 from userspace_cni.attachment.steps import EVERYTHING, HostEnd, Internal, MirrorOutput, OvsPort, Step, node_marks
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import NameTaken, Unavailable
+from userspace_cni.base.errors import LinkNameTaken, NameTaken, Unavailable
 from userspace_cni.host.node_net.mtu import USUAL
 from userspace_cni.host.node_net.switch_links import SwitchLinks
 from userspace_cni.network.spec_list import MIRROR
@@ -33,7 +33,7 @@ def specs(mirrors: Iterable[tuple[str, NodeMirror]], node: LocalNode) -> Iterato
         yield Spec(MIRROR, f"{each.name} on {each.bridge}", source, "[[mirror]]", partial(_plan, each, node), content)
 
 
-def _plan(mirror: NodeMirror, node: LocalNode, record: Record | None) -> tuple[Step, ...]:
+def _plan(mirror: NodeMirror, node: LocalNode, _: Record | None) -> tuple[Step, ...]:
     """The steps, after a look at bridge and output. Unavailable: there is no such bridge. NameTaken: the output has an owner."""
     from userspace_cni.switch.ovsdb.port_states import look_at_output
 
@@ -51,11 +51,7 @@ def _plan(mirror: NodeMirror, node: LocalNode, record: Record | None) -> tuple[S
         )
     if found.is_there and not mine:
         return (MirrorOutput(mirror.bridge, mirror.output, mirror.name, shows, marks),)
-    links = SwitchLinks(node.installation.settings.switch_netns, node.installation.root)
-    # of a port that was made here and has been deleted there may still be a link, which ovs-vswitchd is about to remove
-    former = record.ports if record else ()
-    was_made = any(each.name == mirror.output and each.interface.type == "internal" for each in former)
-    internal = found.type == "internal" if mine else was_made or not links.index(mirror.output)
+    internal = found.type == "internal" if mine else not _has_link(mirror.output, node)
     port = OvsPort(
         bridge=mirror.bridge,
         name=mirror.output,
@@ -67,3 +63,16 @@ def _plan(mirror: NodeMirror, node: LocalNode, record: Record | None) -> tuple[S
         shows=shows,
     )
     return (port,)
+
+
+def _has_link(name: str, node: LocalNode) -> bool:
+    """Whether the kernel has a link of that name that is no port's: of one that was deleted just now, ours or another program's,
+    ovs-vswitchd is about to remove the link, which is awaited. Raises Unavailable."""
+    links = SwitchLinks(node.installation.settings.switch_netns, node.installation.root)
+    if not links.index(name):
+        return False
+    try:
+        node.switch.ports.require_free((name,), Deadline.after(_LOOK_S))
+    except LinkNameTaken:
+        return True
+    return False
