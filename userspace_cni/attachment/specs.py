@@ -24,7 +24,7 @@ from userspace_cni.attachment.records import Record, as_recorded, encode_complet
 from userspace_cni.attachment.steps import Parts, SharedReads, Step, StillTaken
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import RecordRefused, Unavailable, UserspaceError, combine
+from userspace_cni.base.errors import Unavailable, UserspaceError, combine
 from userspace_cni.base.log import about, say
 from userspace_cni.base.retries import Retries
 
@@ -209,10 +209,8 @@ class Specs:
                 with try_turn(node_container(key[0]), key[1], node.store, node.driver) as turn:
                     if turn:
                         _read(turn, *key, node, Deadline.after(SPEC_S))
-            except RecordRefused:
-                raise
-            except Exception as error:  # noqa: BLE001 -- also a bug in one must not keep the others from being met
-                say("debug", later, spec=" ".join(key), error=repr(error))
+            except Exception as error:  # noqa: BLE001 -- neither a full disk nor a bug in one may keep the others from being met
+                say("debug" if isinstance(error, Unavailable) else "warning", later, spec=" ".join(key), error=_said(error))
 
     def _unknown(self, record: Record) -> Spec:
         return Spec(*key_of(record), record.network, "", self._keep)
@@ -246,7 +244,7 @@ class Specs:
             try:
                 work()
             except Exception as error:  # noqa: BLE001 -- also a bug in one spec must not keep the others from being met
-                problem = str(error) if isinstance(error, UserspaceError) else repr(error)
+                problem = _said(error)
                 pauses = BackOff(PAUSE_MIN_S, PAUSE_MAX_S if planned else LOOK_MAX_S)
                 pause_s = pauses.after(trouble.pause_s if trouble and same else 0.0)
                 told = trouble is not None and trouble.told and trouble.problem == problem
@@ -477,6 +475,10 @@ def _seen(node: Means, deadline: Deadline) -> SharedReads:
         return SharedReads(node.switch.of_node(deadline.half()))
     except UserspaceError:
         return SharedReads()  # nothing is concluded from a missing port
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, UserspaceError) else repr(error)
 
 
 def _summary(steps: Iterable[Step]) -> str:

@@ -17,7 +17,7 @@ from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.specs import LOOK_MAX_S, KeepsLess, Spec, Specs, SpecStatus, key_of, undo
 from userspace_cni.attachment.steps import Driver, SharedReads, Step, StillTaken
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import InvalidConfig, StepFailed, Unavailable
+from userspace_cni.base.errors import InvalidConfig, RecordRefused, StepFailed, Unavailable
 
 KIND, SOURCE = "wire", "settings"
 
@@ -238,7 +238,7 @@ def test_a_bug_in_one_spec_leaves_the_others(site: Site) -> None:
     assert ("ZeroDivisionError" in found["line"].problem, found["other"].holds) == (True, True)
 
 
-@pytest.mark.parametrize("error", [ValueError("many"), Unavailable("the kernel does not answer")])
+@pytest.mark.parametrize("error", [ValueError("many"), Unavailable("no answer"), RecordRefused("the disk is full")])
 def test_rows_that_cannot_be_recorded_again_leave_the_others(
     site: Site, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
