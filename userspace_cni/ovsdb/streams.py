@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import ovs.stream
 
+from userspace_cni.base.deadline import Deadline
 from userspace_cni.ovsdb.database import Tls
 
 _SECONDS: Final = 0.25
@@ -83,11 +84,13 @@ def _shake_hands(probe: socket.socket, files: Tls | None) -> None:
         raise ValueError("there is no key and certificate for it")
     # not wrap_socket(), which takes the descriptor and does not close it where the peer has reset the connection by then
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    tls, done = _context(files).wrap_bio(incoming, outgoing), False
+    tls, done, deadline = _context(files).wrap_bio(incoming, outgoing), False, Deadline.after(_SECONDS)
     while not done:
         with suppress(ssl.SSLWantReadError):
             tls.do_handshake()
             done = True
+        if not deadline.remaining():  # the socket's own time begins anew with each byte
+            raise TimeoutError("the TLS handshake does not end")
         probe.sendall(outgoing.read())
         if not done and (data := probe.recv(_RECORD)):
             incoming.write(data)
