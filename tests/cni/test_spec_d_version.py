@@ -46,6 +46,8 @@ def test_040_needs_nothing(bare_node: Node) -> None:
 
 
 def test_041_supported_versions(bare_node: Node) -> None:
-    """0.3.0 to 1.1.0 are supported; not 0.1.0 and 0.2.0, whose results cannot tell of an attachment without an address."""
+    """0.3.0 to 1.1.0 are supported; 0.1.0 and 0.2.0 are not, because their
+    results cannot express an attachment without an address.
+    """
     answer = succeeded(bare_node.run("VERSION", b"{}"))
     assert answer["supportedVersions"] == ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]

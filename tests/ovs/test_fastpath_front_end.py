@@ -206,7 +206,7 @@ def test_a_path_without_a_listener(switch: Switch) -> None:
 
 @pytest.mark.parametrize("kind", [CLIENT, SERVER])
 def test_a_switch_that_is_stuck(switch: Switch, attach: Attach, kind: str) -> None:
-    """While ovs-vswitchd is stopped, an attachment ends at its deadline and says what to look at; afterwards it works."""
+    """While ovs-vswitchd is stopped an attachment ends at its deadline and says what to look at; afterwards it works."""
     front_end = attach("vhost-a", kind)
     switch.pause_vswitchd()
     try:

@@ -411,7 +411,7 @@ def test_interface_of_a_vm_that_is_no_file_name() -> None:
 
 
 def test_bridge_vlan_and_mtu_reach_the_port() -> None:
-    """Bridge, VLAN and MTU are the port's columns, and the MTU is told in the result."""
+    """Bridge, VLAN and MTU are the port's columns, and the result has the MTU."""
     bridge = {"bridgeName": "br-dpdk0", "vlanId": 100, "trunks": [7, "200-202"], "vlanMode": "native-tagged"}
     attachment = planned(host={**client(), "bridge": bridge, "mtu": 9000})
     port = only(attachment, OvsPort)

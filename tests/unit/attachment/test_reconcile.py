@@ -522,7 +522,7 @@ def test_hundreds_of_refused_annotations(
 ) -> None:
     """What is kept and logged of a pod that asks for a different impossible value each time does not grow.
 
-    It is told the last.
+    Its Event has the last value.
     """
     agent.world.log_level = "info"
     agent.rewrite(pod_namespace="blue", pod_name="web")

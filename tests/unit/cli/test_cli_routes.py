@@ -170,7 +170,7 @@ def test_many_pods_are_a_line_each(run: Run, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_route_that_the_kernel_keeps(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that no Route asks for any more, and that cannot be removed, is told whole and without a Route."""
+    """A route that no Route asks for any more, and that cannot be removed, is shown whole and without a Route."""
     says(monkeypatch, {**TOLD, "pods": [{**POD, "wanted": [], "skipped": [], "conflicts": []}]})
     [line] = [each for each in cells(run("routes", "list", "--all")) if each[1] == "refused"]
     assert line[2:] == ["10.9.0.0/16 dev eth1: Invalid argument (by the kernel)"]
@@ -233,7 +233,7 @@ def test_looking_where_routes_are_off(run: Run, arguments: tuple[str, ...]) -> N
     "arguments", [("routes", "check"), ("routes", "explain", "a/b", "::1"), ("routes", "flush"), ("enter", "a/b")]
 )
 def test_only_root_looks_into_pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
-    """Another user is told so at once, with exit code 3."""
+    """Another user is refused at once, with exit code 3."""
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr("os.access", lambda *_: False)
     state = str(tmp_path)
@@ -355,7 +355,7 @@ def test_each_fault_of_a_file_has_its_line(run: Run, tmp_path: Path, given: str,
 
 
 def test_many_faults_are_counted(run: Run) -> None:
-    """The first twenty are named; how many more there are is told."""
+    """The first twenty are named, with the number of the others."""
     result = run("routes", "apply", "-f", "-", given="- {route: x, dev: eth1}\n" * 33)
     lines = result.stdout.splitlines()
     assert (len(lines), lines[-1], "33 faults" in result.stderr) == (21, "stdin: 13 more", True)

@@ -1,4 +1,4 @@
-"""`routes apply` with an API server: what is sent, what the server would do, and what is told where it refuses or is away."""
+"""`routes apply` with an API server: what is sent, what the server would do, and what is printed when it refuses or is away."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_dry_run_in_words(apply: Apply) -> None:
 
 
 def test_what_the_server_would_refuse(api: ApiServer, apply: Apply, tmp_path: Path) -> None:
-    """A conflict with another manager and an object that its schema does not allow are told as they would be; others are not."""
+    """A conflict with another manager, and an object that its schema does not allow, are reported as refusals; others are not."""
     assert apply(route("taken")).exit_code == 0
     session = KubeClient(api.kubeconfig(tmp_path)).session
     Objects(session).apply(ROUTES, "taken", {"spec": route("taken", "10.2.0.0/16")["spec"]}, manager="kubectl")

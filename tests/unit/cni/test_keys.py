@@ -153,7 +153,9 @@ def test_manifests_that_work_go_on_working() -> None:
 
 
 def test_a_key_at_another_place_is_named_with_its_place() -> None:
-    """A block without its `host`, and a key of the specification in another spelling, are ignored and told how to write them."""
+    """A block without its `host`, and a key of the specification in another
+    spelling, are ignored with a hint how to write them.
+    """
     assert told({"bridge": {}, "Capabilities": {}}) == [
         "key 'Capabilities' is unknown and ignored: the CNI specification writes 'capabilities'",
         "key 'bridge' is unknown and ignored here; there is 'host.bridge'",
@@ -208,6 +210,6 @@ def test_the_misspelt_key_is_reported_before_other_errors() -> None:
 
 
 def test_a_flood_of_keys_is_bounded() -> None:
-    """Only so many keys of an object are compared, and ten of them told."""
+    """Only so many keys of an object are compared, and ten of them reported."""
     flood = {f"bridgeNa{number:06}": 1 for number in range(100_000)}
     assert len(told({"host": {"bridge": flood}})) == 11

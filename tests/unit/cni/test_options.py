@@ -307,7 +307,7 @@ def test_more_mirrors_than_an_interface_can_be_in() -> None:
 
 
 def test_more_unknown_keys_than_are_named() -> None:
-    """A network may have as many unknown keys as it likes: the first are told, and how many more there are."""
+    """A network may have any number of unknown keys: the first are named, with the number of the others."""
     warnings: list[str] = []
     options(warnings, host={f"key{number}": 1 for number in range(1000)})
     unknown = [text for text in warnings if "unknown" in text]

@@ -75,7 +75,7 @@ def test_a_provider_network_that_nodes_lack(api: ApiServer, start: Callable[[], 
 
 
 def test_vlans_in_conflict_and_refused(api: ApiServer, start: Callable[[], Controller]) -> None:
-    """A Vlan with the id of another, and one that nodes refuse, are each told; one that is in order is told nothing."""
+    """A Vlan with the id of another, and one that nodes refuse, each get an Event; a valid one gets none."""
     for name in ("first", "second"):
         api.add(ours("Vlan", name, id=100, provider="net1"))
     api.add(ours("Vlan", "third", id=101, provider="net1"))
@@ -87,7 +87,7 @@ def test_vlans_in_conflict_and_refused(api: ApiServer, start: Callable[[], Contr
 
 
 def test_subnets_that_cannot_be(api: ApiServer, start: Callable[[], Controller]) -> None:
-    """One that cannot be read, one that has no range left for nodes, and one that nodes refuse have a reason each."""
+    """One that cannot be read, one that has no range left for nodes, and one that nodes refuse get a reason each."""
     api.add(ours("Subnet", "odd", cidrBlock="10.0.0.1/24"))
     api.add(ours("Subnet", "small", cidrBlock="10.1.0.0/24", perNodePrefix=25))
     api.add(ours("Subnet", "refused", cidrBlock="10.2.0.0/24"))

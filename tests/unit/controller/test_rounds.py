@@ -58,7 +58,7 @@ class Leader:
         return self.watches.cluster()
 
     def _seen(self) -> bool:
-        """Whether the watches have told of the last writes."""
+        """Whether the watches have reported the last writes."""
         cluster = self.watches.cluster()
         return cluster is not None and not self.rounds._unseen & versions(cluster)
 
@@ -91,7 +91,7 @@ def populate(api: ApiServer, count: int) -> None:
 
 
 def populated(count: int) -> Callable[[ClusterState], bool]:
-    """Whether all of `populate` is known: each kind of object is told by a watch of its own."""
+    """Whether all of `populate` is known: each kind of object has a watch of its own."""
 
     def is_known(cluster: ClusterState) -> bool:
         specs = cluster.provider_networks and cluster.vlans and cluster.subnets

@@ -27,7 +27,7 @@ def use(generation: int = 1, **changes: Any) -> dict[str, Any]:
 
 
 def cluster(*uses: dict[str, Any] | None, spec: Any = SPEC, generation: int = 1, status: Any = None) -> ClusterState:
-    """A cluster with the Route and a node for each report; None for a node that has not told of it."""
+    """A cluster with the Route and a node for each report; None for a node without a report about it."""
     states = {f"n{number}": ReportedState("u", (), (), [each] if each else []) for number, each in enumerate(uses)}
     return ClusterState(
         routes={"one": SummedObject("u", "1", NOW, spec, status or {}, generation)},

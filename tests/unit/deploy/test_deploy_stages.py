@@ -16,7 +16,7 @@ def script(directory: Path, body: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_line_as_a_stage_begins_and_one_with_its_seconds(tmp_path: Path) -> None:
-    """Each stage is told twice on stderr, in order; stdout is the script's own."""
+    """Each stage has two lines on stderr, in order; stdout is the script's own."""
     done = script(tmp_path, 'stage "making a"\nprintf a\nstage "making b"\nprintf b\nstage_over\nprintf c\n')
     assert (done.returncode, done.stdout) == (0, "abc")
     assert [re.sub(r"\d+ s", "N s", line) for line in done.stderr.splitlines()] == [

@@ -178,7 +178,7 @@ def test_changes_are_told(directory: Path, changes: list[int]) -> None:
 
 
 def listens(told: list[int], directory: Path) -> bool:
-    """Whether files that are written there now are told of, each within a moment."""
+    """Whether files that are written there now are reported, each within a moment."""
     for _ in range(2):  # the first one may come just before it begins to listen, of which it tells, too
         before = len(told)
         with suppress(FileNotFoundError, AssertionError):
@@ -190,7 +190,7 @@ def listens(told: list[int], directory: Path) -> bool:
 
 
 def test_a_directory_that_comes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """It is listened to once it is there, and the one that takes its place, too; that there is none is told once, as no fault."""
+    """It is watched once it exists, and so is one that replaces it; its absence is reported once, as no fault."""
     monkeypatch.setattr("userspace_cni.host.netlink.listening.AGAIN_S", 0.02)
     told: list[int] = []
     watch = DirectoryWatch(lambda: told.append(1), f"{tmp_path}/results", "the sandboxes")

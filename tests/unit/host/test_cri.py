@@ -172,7 +172,7 @@ def test_wanted_pods(runtime: Runtime, cri: Cri) -> None:
 
 
 def test_many_sandboxes(runtime: Runtime, cri: Cri) -> None:
-    """A full node's sandboxes are all told."""
+    """All sandboxes of a full node are returned."""
     pods = [Sandbox(f"{number:064x}", "ns", f"app-{number}", f"uid-{number}", f"/run/netns/{number}") for number in range(250)]
     for pod in pods:
         runtime.add(pod)
@@ -273,7 +273,7 @@ def test_statuses_that_are_all_errors(runtime: Runtime, cri: Cri) -> None:
 
 
 def test_a_status_that_does_not_come(runtime: Runtime, cri: Cri) -> None:
-    """One sandbox whose status hangs keeps no other from being told."""
+    """One sandbox whose status hangs does not keep the others from being returned."""
     runtime.add(TWO)
     runtime.add(ONE)
     runtime.instead[TWO.id] = runtime.going

@@ -147,7 +147,7 @@ class TestWhatItIsGiven:
 
 
 class TestItsErrors:
-    """Failures of the delegate, told apart."""
+    """The different failures of the delegate."""
 
     def failure(self, delegate: Delegate) -> UserspaceError:
         with pytest.raises(UserspaceError) as caught:

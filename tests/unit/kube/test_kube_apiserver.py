@@ -229,7 +229,7 @@ def test_a_forgotten_version_is_gone(api: ApiServer, in_stream: bool) -> None:
 
 
 def test_watches_meet_their_own_faults(api: ApiServer) -> None:
-    """A fault for WATCH leaves lists alone; open watches can be closed, told anything and silenced."""
+    """A fault for WATCH does not affect lists; open watches can be closed, sent anything and silenced."""
     api.faults.append(Fault("WATCH", status=429, times=1))
     assert call(api, "GET", PODS)[0] == 200
     with watching(api, "") as answer:

@@ -199,7 +199,7 @@ def test_a_forgotten_event(api: ApiServer, teller: Teller) -> None:
 
 
 def test_the_server_is_away(api: ApiServer, teller: Teller, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is told while the server is away is sent when it is back, and the log says once that it waits."""
+    """Events while the server is away are sent when it is back, and the log says once that they wait."""
     events = teller.agent()
     api.stop()
     for _ in range(20):

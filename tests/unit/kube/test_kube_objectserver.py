@@ -136,7 +136,7 @@ def test_unknown_fields_are_pruned_or_refused(api: ApiServer) -> None:
 
 
 def test_a_dry_run_stores_nothing(api: ApiServer) -> None:
-    """It is answered as the write would be, also where that is refused; nothing is stored, and no watch is told."""
+    """It is answered like the write, also where that is refused; nothing is stored, and no watch gets it."""
     body = garden(spec={"size": 1})
     status, answer = apply(api, "one", body, "&dryRun=All")
     assert (status, answer["spec"]["colour"], answer["metadata"].get("resourceVersion")) == (200, "red", None)

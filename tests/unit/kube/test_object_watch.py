@@ -187,7 +187,7 @@ def test_a_resource_that_is_not_installed(tmp_path: Path) -> None:
 
 
 def test_an_object_that_cannot_be_kept_takes_nothing_away(api: ApiServer, begin: Begin) -> None:
-    """It is a problem that is told; what was known stays, this object too, until it can be read."""
+    """It is reported as a problem; what was known stays, this object too, until it can be read."""
     watch = begin(
         keep=lambda thing: 1 // thing["spec"]["id"] if thing["spec"]["id"] == 0 else int(thing["metadata"]["labels"]["n"])
     )

@@ -229,7 +229,7 @@ def test_an_account_that_may_not_watch(api: ApiServer, tmp_path: Path, status: i
     ],
 )
 def test_another_type_of_interface_than_asked_for(asked: str, kind: PortKind, told: str) -> None:
-    """The pod is told where it asks for another type of interface than its network makes."""
+    """The pod gets an Event if it asks for another type of interface than its network makes."""
     pod = Pod("default", "p", "u", annotations={ADDRESS: "10.16.0.7/16", "ovn.kubernetes.io/pod_nic_type": asked})
     with collect() as notices:
         read_addresses(pod, ETH0, kind)

@@ -195,7 +195,7 @@ def test_a_server_that_was_away_is_found_again(
 
 @pytest.mark.parametrize("in_stream", [True, False], ids=["event", "status"])
 def test_a_forgotten_version_means_a_new_list(api: ApiServer, begin: Callable[..., PodWatch], in_stream: bool) -> None:
-    """410, told in either way: pods that went meanwhile are forgotten, although no event ever told of it."""
+    """After a 410 of either form, pods that went meanwhile are forgotten, although no event ever reported it."""
     api.gone_in_stream = in_stream
     watch = begin()
     wait_until(lambda: is_watching(api, watch))

@@ -97,7 +97,7 @@ def asked(api: ApiServer) -> list[str]:
 
 
 def test_a_known_pod_is_written_without_being_read(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """One PATCH per note, for ADD and DEL, although the watch has not told of the last one yet."""
+    """There is one PATCH per note, for ADD and DEL, although the watch has not reported the last one yet."""
     api.silent = True
     driver.apply(note, soon())
     driver.apply(of(note, "net2"), soon())
@@ -211,7 +211,7 @@ def test_a_pod_whose_uid_was_not_told_is_read(driver: PodNoteDriver, api: ApiSer
 
 
 def test_a_pod_that_is_not_known_yet_is_read(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """The runtime may be quicker than the watch; the next note is written to what this one's answer told, or reads again."""
+    """The runtime may be quicker than the watch; the next note uses this one's answer, or reads again."""
     api.silent = True
     api.add_pod({"metadata": {"name": "new", "uid": "u9"}, "spec": {"nodeName": "n1"}})
     driver.apply(dataclasses.replace(note, pod="new", uid="u9"), soon())

@@ -182,7 +182,7 @@ def test_knowledge_grows_stale_without_a_word_from_the_server(api: ApiServer, tm
 
 
 def test_an_answer_to_our_own_request_is_taken_over(api: ApiServer, watch: PodWatch) -> None:
-    """Before the watch tells of it; an older one, another pod's and a stranger's are not."""
+    """It is used before the watch reports it; an older one, another pod's and a stranger's are not."""
     api.silent = True
     before = api.pod("default", "p1")
     api.change("default", "p1", {"metadata": {"annotations": {document.MAPPED_DIR: "/x/"}}})
@@ -202,7 +202,7 @@ def test_an_answer_to_our_own_request_is_taken_over(api: ApiServer, watch: PodWa
 
 
 def test_an_event_that_comes_late_replaces_nothing_newer(api: ApiServer, watch: PodWatch) -> None:
-    """Between two writes of ours the watch tells of the first one: what we heard of the second stays."""
+    """When the watch reports the first of two writes of ours, the answer to the second stays."""
     api.silent = True
     for value in ("/a/", "/b/"):
         api.change("default", "p1", {"metadata": {"annotations": {document.MAPPED_DIR: value}}})
@@ -275,7 +275,7 @@ def test_tls_serves_as_well(tmp_path: Path) -> None:
 
 
 def test_annotations_that_decide_about_interfaces(api: ApiServer, tmp_path: Path) -> None:
-    """They are kept, and a change of them is told by namespace and name; what is not kept changes nothing."""
+    """They are kept, and a change is reported by namespace and name; other annotations change nothing."""
     told: list[tuple[str, str]] = []
     watch = PodWatch(KubeClient(api.kubeconfig(tmp_path)).session, "n1", PACE, lambda *key: told.append(key))
     synced(watch)

@@ -112,7 +112,7 @@ def test_a_trap_brings_no_others_with_it(case: str) -> None:
 
 
 def test_a_forks_binding_is_told_for_the_vm_alone() -> None:
-    """Without the network's file, too: the place, and what KubeVirt would take; a misspelt method is told by its name."""
+    """Without the network's file, too, the finding has the place and what KubeVirt would accept; a misspelt method is named."""
     files = Files()
     files.nic.pop("binding")
     files.nic.update(vhostuser={}, masquerad={}, mac="02:00:00:00:00:01")
@@ -229,7 +229,7 @@ def test_what_a_server_of_another_version_makes_of_our_plugin(form: Version, clu
 
 @pytest.mark.parametrize("version", ["v1.10.0", "v1.11.3-12-gabc", None])
 def test_the_newer_form_where_it_is_known(version: str | None) -> None:
-    """Our manifests for 1.10 have no finding on 1.10 and newer, nor where the version is not told."""
+    """Our manifests for 1.10 have no finding on 1.10 and newer, nor if the version is not given."""
     wanted = ManifestOptions(injected=True, kubevirt=(1, 10))
     objects = [each.object for make in (plugin_manifests, nad_manifests, vm_manifests) for each in make(wanted)]
     if version:

@@ -116,7 +116,7 @@ def test_a_copy_of_a_vm_in_another_file_is_judged_there() -> None:
 
 
 def test_messages_about_two_vms_name_the_namespace() -> None:
-    """Two VMs of one name in two namespaces are told apart."""
+    """The messages distinguish two VMs of one name in two namespaces."""
     files = Files()
     files.nic["macAddress"] = MAC
     files.template["spec"]["networks"][1]["multus"]["networkName"] = "nfv/dpdk"
@@ -205,7 +205,7 @@ def test_the_path_that_is_derived_may_be_written() -> None:
 
 
 def test_what_the_sidecar_refuses_is_found_part_by_part() -> None:
-    """All parts of an interface that the sidecar would refuse one after the other are told at once."""
+    """All parts of an interface that the sidecar would refuse one by one are reported at once."""
     files = Files()
     files.nic.update(pciAddress="0a:00.0", bootOrder=0, acpiIndex=-1, state="on")
     messages = [each.message for each in files.findings()]
@@ -215,7 +215,7 @@ def test_what_the_sidecar_refuses_is_found_part_by_part() -> None:
 
 
 def test_a_name_that_is_no_text() -> None:
-    """Half of a surrogate pair, which JSON can hold, is told and ends nothing."""
+    """Half of a surrogate pair, which JSON can have, is reported and crashes nothing."""
     files = Files()
     files.nic["name"] = files.template["spec"]["networks"][1]["name"] = "\ud800"
     files.template["metadata"].pop("annotations", None)

@@ -92,7 +92,7 @@ def launched(vm: Any) -> dict[str, Any]:
 
 
 def options_of(nad: Any) -> Options:
-    """What the plugin makes of a network's configuration, told of nothing that it would ignore."""
+    """The plugin's options from a network's configuration, of which nothing may be ignored."""
     network = read_network(nad["spec"]["config"].encode(), "ADD")
     environment = Environment("ADD", "c", "/run/netns/n", "pod1", {}, (), netns_override=False, variables={})
     warnings: list[str] = []

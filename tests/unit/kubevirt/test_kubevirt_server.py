@@ -276,7 +276,7 @@ def test_version_is_the_projects() -> None:
 
 
 def test_help_names_the_variables() -> None:
-    """--help names the environment variable of each option, by which alone KubeVirt's sidecars can be told anything."""
+    """--help names the environment variable of each option, because KubeVirt can pass options only in this way."""
     shown = run("--help").stdout
     for name in ("HOOKS_DIRECTORY", "PLUGIN_SOCKET", "BINDING", "OTHER_BINDINGS", "MTU", "LIBVIRT", "PODINFO", "CLAIMS"):
         assert f"USERSPACE_CNI_KUBEVIRT_{name}" in shown

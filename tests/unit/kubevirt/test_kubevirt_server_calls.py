@@ -50,7 +50,9 @@ def serving(script: object, ended: threading.Event | None = None) -> Iterator[Ca
 
 
 def test_info_while_all_callbacks_wait() -> None:
-    """With every place for callbacks taken, Info and Shutdown are answered, and one callback more waits or is told why not."""
+    """With every place for callbacks taken, Info and Shutdown are answered, and
+    one more callback waits or is refused with the reason.
+    """
     taken, over, ended = threading.Semaphore(0), threading.Event(), threading.Event()
 
     def wait(_: Call) -> bytes:
@@ -128,7 +130,7 @@ def test_sources_get_most_of_the_time(monkeypatch: pytest.MonkeyPatch, seconds: 
 
 
 def test_a_fault_of_our_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A fault is told with the VM, its traceback is in one line of the log, and the next call is another one."""
+    """A fault is reported with the VM, its traceback is one line of the log, and the next call works."""
 
     def fault(*_: object) -> str:
         raise ZeroDivisionError("of our own")

@@ -135,7 +135,7 @@ def test_other_bindings_are_not_ours(bed: Bed) -> None:
 
 
 def test_device_info_comes_before_names_and_annotation(bed: Bed) -> None:
-    """A device plugin's path, role, MAC and MTU are taken as told, and the log names the path that is not used."""
+    """A device plugin's path, role, MAC and MTU are used, and the log names the path that is not used."""
     bed.tell({"network": "net1", "deviceInfo": vhost_user("/var/run/dp/s0", "client"), "mac": "02:00:00:00:00:01", "mtu": 9000})
     vm = machine("net1", spec={"net1": {"path": "/var/run/kubevirt/mine.sock", "queues": 2}})
     assert bed.resolve(vm) == {
@@ -146,7 +146,7 @@ def test_device_info_comes_before_names_and_annotation(bed: Bed) -> None:
 
 
 def test_an_entry_without_device_info_gives_mac_and_mtu(bed: Bed) -> None:
-    """That is what KubeVirt tells of our own plugin: the path follows from the names."""
+    """KubeVirt passes only these for our own plugin: the path is derived from the names."""
     bed.tell({"network": "net1", "mac": "02:00:00:00:00:01", "mtu": 1400})
     found = bed.resolve(machine("net1"))["net1"]
     assert (found.origin, found.mac, found.mtu) == ("path", "02:00:00:00:00:01", 1400)

@@ -10,7 +10,7 @@ from tests.lab.node.agent import value_of
 
 @pytest.fixture
 def exposition() -> str:
-    """What a program tells of a gauge, and of a counter and a histogram of which nothing has happened yet."""
+    """The metrics of a program with a gauge, and a counter and a histogram without any event."""
     registry = CollectorRegistry()
     gauge = Gauge("ports", "Ports", ("bridge", "kind"), registry=registry)
     gauge.labels("br0", "veth").set(2)

@@ -74,14 +74,14 @@ def test_what_a_lane_runs_was_not_tried_by_hand() -> None:
 
 
 def test_tests_are_told_by_what_they_are_about() -> None:
-    """By their directory, but for those that replay what real callers sent; and the page tells of each kind that runs."""
+    """Tests count by their directory, except those that replay recorded calls; the page has each kind that runs."""
     told = {record.kind_of(file) for file in (*files(*LANE), suite.DEMO)}
     assert told == set(page.KINDS)
     assert record.kind_of("tests/cni/test_recordings.py") == record.RECORDINGS
 
 
 def test_what_failed_on_a_lane_runs_once_more_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And it is told with the lane's name: a test of the same name runs on this machine's own programs, too."""
+    """It is reported with the lane's name, because a test of that name runs on this machine's own programs, too."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (tmp_path / "test_written.py").write_text(ON_A_LANE)
     inside = ("env", "LANE=yes")

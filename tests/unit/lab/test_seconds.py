@@ -20,7 +20,7 @@ def test_what_is_not_known_and_then_the_longest() -> None:
 
 
 def test_what_reports_tell() -> None:
-    """All parts of all tests of a file count; the rest of what is told does not."""
+    """All parts of all tests of a file count, and nothing else in the reports."""
     parts = [{"id": f"{name}::test_{number}", "when": "call", "seconds": 1.5} for name in ("x.py", "y.py") for number in (1, 2)]
     lines = [{"collected": ["x.py::test_1"]}, *parts, {"id": "x.py::test_1", "when": "teardown", "seconds": 1.0}]
     assert spent(map(json.dumps, lines)) == {"x.py": 4.0, "y.py": 3.0}

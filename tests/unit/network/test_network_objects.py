@@ -86,7 +86,7 @@ def test_what_one_list_lacks_is_not_gone(resource: ApiResource) -> None:
 
 
 def test_which_interface_a_node_gets() -> None:
-    """The first custom one that names it, else the default; a node without one is told, the object alone."""
+    """The first custom one that names the node, else the default; a node without one is reported for this object alone."""
     customs = [
         {"interface": "eth8", "nodes": ["worker-9"]},
         {"interface": "eth2", "nodes": [NODE]},
@@ -212,7 +212,9 @@ def test_a_vlan_that_cannot_be_leaves_the_trunk_as_it_is(spec: dict[str, Any]) -
 
 
 def test_objects_of_kube_ovn() -> None:
-    """A field of kube-ovn's is told as not built, not as unknown, and a Vlan says what is wrong with its network's name."""
+    """A field of kube-ovn's is reported as not supported, not as unknown, and
+    a Vlan's fault in its network's name is reported.
+    """
     objects: dict[str, dict[str, Any]] = {"ProviderNetwork": {}, "Vlan": {}, "Subnet": {}}
     for each in yaml.safe_load_all((Path(__file__).parent / "data" / "kube-ovn-objects.yaml").read_text()):
         objects[each["kind"]][each["metadata"]["name"]] = each["spec"]

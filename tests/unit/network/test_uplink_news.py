@@ -50,7 +50,7 @@ def test_which_uplinks_carry_nothing(status: SpecStatus, ports: list[Port], caus
 
 
 def test_each_interface_is_told_once(tmp_path: Path) -> None:
-    """A pod of the bridge is told of each cause once, and that it is over; one that comes later too, others never."""
+    """A pod of the bridge gets one Event per cause, and one when it is over; so does a later pod, and other pods get none."""
     world = World(tmp_path)
     news = UplinkNews(world.journal, world.pods.tell)
 

@@ -78,7 +78,7 @@ def test_the_newest_sandbox() -> None:
 
 
 def test_names() -> None:
-    """The default interface has the pod's name; two that would have one name, and what is no name, are told apart by a digest."""
+    """The default interface has the pod's name; a digest distinguishes two objects with one name, and replaces invalid names."""
     assert names(record(ifname="eth0")) == ["web-1.default"]
     first, second = names(record(), record(ifname="net2"))
     assert first == "web-1.default.podnet"

@@ -320,7 +320,7 @@ def test_no_node_is_ever_made(world: World) -> None:
 
 
 def test_the_manager_of_what_is_written_is_the_agent(world: World) -> None:
-    """Its fields are told from those of people and of the controller."""
+    """So its fields are distinguished from those of people and of the controller."""
     report = world.report()
     report.note_specs([WELL])
     report.report()

@@ -72,7 +72,7 @@ def test_a_peer_that_sends_a_byte_now_and_then(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["reset", "ended"])
 def test_a_peer_that_leaves_before_the_handshake(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No socket is left open to the interpreter, and the reason is told."""
+    """No socket is left open, and the reason is returned."""
     authority = Authority(tmp_path / "authority")
     connected = socket.create_connection
 

@@ -102,7 +102,7 @@ def test_another_users_socket(path: Path) -> None:
 
 
 def test_a_volume_that_is_mounted_read_only(path: Path) -> None:
-    """The dead socket stays, and what to do is told."""
+    """The dead socket stays, and the message says what to do."""
     leave(path)
     argv = ["unshare", "-m", "sh", "-c", READ_ONLY, str(path.parent), sys.executable, "-c", FREE, str(path)]
     said = subprocess.run(argv, cwd=ROOT, capture_output=True, check=True, text=True).stdout
@@ -111,11 +111,11 @@ def test_a_volume_that_is_mounted_read_only(path: Path) -> None:
 
 
 def test_a_directory_that_is_none(path: Path) -> None:
-    """What keeps from looking is told, and is no traceback."""
+    """The obstacle is reported, without a traceback."""
     path.touch()
     assert "Not a directory" in free_name(str(path / "s"))
 
 
 def test_a_path_that_no_file_can_have() -> None:
-    """A NUL in an annotation is told, not raised."""
+    """A NUL in an annotation is reported, not raised."""
     assert "null" in free_name("/var/lib/cni/usrspcni\0/s")

@@ -367,7 +367,7 @@ def application(path: Path) -> Iterator[None]:
 
 
 def told(pod: Pod, mode: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """What the reader says on stderr of an interface whose socket is `c0ffee-net1` in the pod's directory."""
+    """The reader's stderr about an interface whose socket is `c0ffee-net1` in the pod's directory."""
     noted_there = {document.MAPPED_DIR: f"{pod.directory}/"}
     pod.refresh({**noted(entry(mode=mode, socketfile="c0ffee-net1")), **noted_there})
     code, _, err = run(capsys, "--annotations", str(pod.file))
@@ -405,7 +405,7 @@ def test_sockets_of_another_sandbox_stay(pod: Pod, sandbox: Callable[[str], None
 
 
 def test_each_interface_is_freed(pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
-    """What keeps the application from one name is told, the other names are freed, and the arguments are printed."""
+    """The obstacle at one name is reported, the other names are freed, and the arguments are printed."""
     entries = [entry(f"net{number}", mode="server", socketfile=f"s{number}") for number in (1, 2, 3)]
     pod.refresh({**noted(*entries), document.MAPPED_DIR: f"{pod.directory}/"})
     (pod.directory / "s1").touch()

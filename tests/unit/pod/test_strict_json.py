@@ -33,7 +33,7 @@ def test_what_is_always_refused(text: str) -> None:
     ],
 )
 def test_what_is_refused_where_a_reader_says_so(text: str, why: str) -> None:
-    """A key given twice, long numbers, half characters and depth are refused by the reader that is told to, and by no other."""
+    """A repeated key, long numbers, half surrogate pairs and depth are refused only by a reader that asks for it."""
     JsonReader().read(text)
     with pytest.raises(ValueError, match=why):
         STRICTEST.read(text)

@@ -43,7 +43,7 @@ def test_at_once_and_every_ten_seconds() -> None:
 
 
 def test_something_else_is_missing() -> None:
-    """What has changed is told without waiting for ten seconds, but no two lines come within one."""
+    """A change has a line without the wait of ten seconds, but no two lines come within one second."""
     told = Told()
     waiting = told.waiting()
     assert waiting.still("no file") == EVERY_S

@@ -223,7 +223,7 @@ def test_a_port_in_use(lab: Lab, seen: dict[str, Any]) -> None:
 
 
 def test_a_port_in_use_of_which_the_switch_has_not_said_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection to a port of type dpdkvhostuser is seen before link_state tells of it."""
+    """A connection to a port of type dpdkvhostuser is recognised before link_state shows it."""
     lab.ports.seen[B] = {"interface_type": "dpdkvhostuser"}
     monkeypatch.setattr(opening, "connections_anywhere", lambda name: int(name == B))
     assert "default/b/net1 is in use" in lab.refusal(1, *NAMES)
@@ -249,7 +249,7 @@ def test_ways_that_lead_nowhere(lab: Lab) -> None:
 
 
 def test_what_the_switch_has_not(lab: Lab) -> None:
-    """A port that is missing, moved or broken is told with what the switch says; without the switch the code is 3."""
+    """A missing, moved or broken port is reported with the switch's words; without the switch the code is 3."""
     lab.ports.seen[A] = {"error": "could not open"}
     assert "the switch says of port c0ffee012345-net1: could not open" in lab.refusal(1, *NAMES)
     lab.ports.seen[A] = {"bridge": "br7"}
@@ -356,7 +356,7 @@ def test_a_switch_that_does_not_answer(lab: Lab, monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_killed_runs_left_goes_first(lab: Lab) -> None:
-    """A socket of a killed run is removed before ours is made, and that is told."""
+    """A killed run's socket is removed before ours is made, and a message says so."""
     place, container = BorrowedName("/pods/x", "/pods", "sock"), run_container(RunId(7, 1, "000000", "0000", "12345678"))
     lab.town.journal.write(Record("ready", "measurement", container, "measurement", boot_id="b", steps=(place,)))
     lab.refusing = TimedOut("listening", "enough")

@@ -72,6 +72,6 @@ def test_a_time_has_three_digits(nanoseconds: float, text: str) -> None:
 
 
 def test_a_range_has_one_unit() -> None:
-    """Both edges are told in the unit of the upper one."""
+    """Both edges have the unit of the upper one."""
     assert format_range(Bucket(950, 1000, 1)) == "0.95-1.00 µs"
     assert format_range(Bucket(100_000, 1_000_000, 1)) == "0.10-1.00 ms"

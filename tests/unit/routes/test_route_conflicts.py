@@ -96,7 +96,7 @@ def test_the_next_best_takes_the_place_of_one_whose_device_is_not_there() -> Non
 
 @pytest.mark.parametrize("seed", range(40))
 def test_one_winner_per_destination_whatever_the_order(seed: int) -> None:
-    """Any Routes, in any order: one claim per destination, always the same; each lost entry is told once, by a better Route."""
+    """Any Routes, in any order, give one claim per destination, always the same; a lost entry names a better Route once."""
     rng = random.Random(seed)
     destinations = [f"10.{number}.0.0/16" for number in range(6)]
     routes, ranks = [], {}

@@ -105,7 +105,10 @@ def test_an_entry_that_cannot_be_refuses_the_file(entry: Any, why: str) -> None:
 
 
 def test_all_that_is_wrong_is_named() -> None:
-    """Each wrong entry by its number, the first twenty of them; who reads the file alone is told of the first and how many."""
+    """Each wrong entry is named by its number, up to twenty.
+
+    The error of reading the file has the first, and how many there are.
+    """
     wrong = {"route": "10.0.0.1/8", "dev": "eth1"}
     faults = faults_in([wrong, *ENTRIES, {"svc": "a", "dev": "eth1"}], "f.yaml")
     assert [(each.number, str(each).partition(":")[0]) for each in faults.first] == [(1, "entry 1"), (5, "entry 5")]

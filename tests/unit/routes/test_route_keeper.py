@@ -125,7 +125,7 @@ def test_a_runtime_that_cannot_be_looked_for(tmp_path: Path) -> None:
 
 
 def test_a_source_that_fails_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it has told counts on as it was, beside what the others tell: no sandbox differs from one round to the next."""
+    """Its last answer stays in use beside the other sources: no sandbox differs from one round to the next."""
     (tmp_path / "ns").touch()
     for interface in ("eth1", "eth0"):
         cached(tmp_path, f"{tmp_path}/ns").rename(tmp_path / "results" / f"net-{BOX}-{interface}")

@@ -313,7 +313,7 @@ def test_a_pod_that_ends_keeps_its_routes() -> None:
 
 
 def test_a_file_of_routes_with_a_name_of_the_api() -> None:
-    """The file's counts on this node; the API is told so of its own Route, and nothing of the file's."""
+    """The file's applies on this node; the API's Route reports that, and nothing of the file's."""
     node = Node()
     both = [route("one", "172.16.0.0/16"), route("two", "172.17.0.0/16")]
     node.visit(replace(known(*both), from_file=(route("one", "172.18.0.0/16"),)))
@@ -329,7 +329,7 @@ def test_a_file_of_routes_with_a_name_of_the_api() -> None:
 
 
 def test_a_pod_whose_namespace_is_odd() -> None:
-    """Whatever goes wrong in one is told of that pod; the others are looked at, however often it has failed."""
+    """A failure in one namespace is reported for that pod; the others are looked at, however often it has failed."""
     node = Node()
     node.kernel.inside["/ns/a"] = KeyError("an answer that cannot be read")
     one = known(route("one", "172.16.0.0/16"))

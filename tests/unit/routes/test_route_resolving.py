@@ -180,7 +180,7 @@ def test_a_subnet_of_a_device_is_the_kernels() -> None:
 
 @pytest.mark.parametrize(("metric", "is_taken"), [(1024, True), (0, True), (256, True), (101, True), (100, False), (50, False)])
 def test_metrics_of_ipv6(metric: int, is_taken: bool) -> None:
-    """Ours has 100: before a route of a lower metric, or of the same, it cannot stand, and that is told. 0 means 1024."""
+    """Ours has 100: it cannot come before a route of a lower or equal metric, which is reported. 0 means 1024."""
     others = inside(found("fd00:9::/64 eth1 fe80::1", metric=metric), eth1=DUAL)
     outcome = resolved(route("r", "fd00:9::/64 eth1"), within=others)
     assert bool(outcome.wanted) == is_taken

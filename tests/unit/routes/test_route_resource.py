@@ -80,7 +80,7 @@ def test_an_empty_one(spec: Any) -> None:
 
 
 def test_a_bad_entry_is_left_out_alone() -> None:
-    """The others stand, and the problem names place, field, value and reason."""
+    """The others are used, and the problem has place, field, value and reason."""
     found = read_route(
         thing(
             route=[{"dst": "169.254.0.0/16", "dev": "eth1"}, ENTRY, {"dst": "10.0.0.0/8", "dev": "lo"}],
@@ -140,7 +140,7 @@ def test_a_gate_that_cannot_be_read_is_taken_with_caution() -> None:
 
 
 def test_there_is_a_most_of_entries() -> None:
-    """A Route has 1024 entries of both kinds together; those beyond are told and left out."""
+    """A Route has at most 1024 entries of both kinds together; surplus ones are reported and left out."""
     many = [{"dst": f"10.{number >> 8}.{number & 255}.0/24", "dev": "eth1"} for number in range(1020)]
     services = [{"namespace": "default", "name": f"s{number}", "dev": "eth1"} for number in range(9)]
     found = read_route(thing(route=many, svc=services))
@@ -152,13 +152,13 @@ def test_there_is_a_most_of_entries() -> None:
 
 @pytest.mark.parametrize("name", [None, "", 7, "Upper", "a/b", "a" * 254, ["a"]])
 def test_a_name_that_none_has(name: Any) -> None:
-    """Such a Route asks for nothing: its routes could not be told from another's."""
+    """Such a Route asks for nothing, because its routes could not be distinguished from another's."""
     found = read_route({"metadata": {"name": name}, "spec": {"route": [ENTRY]}})
     assert (found.is_unusable, len(found.problems), found.networks) == (True, 1, ())
 
 
 def test_without_a_cluster() -> None:
-    """On a host without one the entries of Services are told, and the others stand."""
+    """On a host without one the entries with Services are reported, and the others are used."""
     found = without_services(route("r", "10.0.0.0/8 eth1", "default/nginx eth1"))
     assert (len(found.networks), found.services, len(found.problems)) == (1, (), 1)
     alone = route("r", "10.0.0.0/8 eth1")
