@@ -29,7 +29,7 @@ from userspace_cni.ovn.northbound_tables import (
     SWITCH,
     SWITCH_PORT,
 )
-from userspace_cni.ovn.row_writing import WriteRows, preview, write_rows
+from userspace_cni.ovn.row_writing import RowPlan, WriteRows, preview, write_rows
 from userspace_cni.ovsdb.client import Client
 from userspace_cni.ovsdb.groups import RefusedCommand
 from userspace_cni.ovsdb.idl_commands import IdlCommands
@@ -93,22 +93,22 @@ def test_rows_are_made_in_one_transaction(database: NorthboundDatabase, connect:
     watcher = northbound_client(database.remote("unix"), on_change=lambda table, *_: changed.append(table))
     watcher.connect(soon())
     client = connect()
-    assert len(preview(client, DESIRED, "cluster", soon()).rows) == len(DESIRED)
-    write_rows(client, DESIRED, "cluster", soon())
+    assert len(preview(client, RowPlan(DESIRED, "cluster"), soon()).rows) == len(DESIRED)
+    write_rows(client, RowPlan(DESIRED, "cluster"), soon())
     shown = database.nbctl("show")
     assert "router-port: rtoj-cluster" in shown
     assert 'networks: ["100.64.0.1/16"]' in shown
     assert "100.64.0.2" in database.nbctl("lr-route-list", "cluster")
     assert database.nbctl("get-connection") == "ptcp:6641"
     before = database.nbctl("list", SWITCH, "--", "list", ROUTER, "--", "list", GLOBAL)
-    assert write_rows(connect(), DESIRED, "cluster", soon()).rows == ()
+    assert write_rows(connect(), RowPlan(DESIRED, "cluster"), soon()).rows == ()
     assert database.nbctl("list", SWITCH, "--", "list", ROUTER, "--", "list", GLOBAL) == before
     assert watcher.read(lambda _: changed.count(ROUTER_PORT), frozenset(), "waiting", soon(), enough=lambda _: False) == 1
     watcher.close()
     moved = [
         replace(each, columns={**each.columns, "networks": ["100.65.0.1/16"]}) if each.key == ROUTED else each for each in DESIRED
     ]
-    (change,) = write_rows(client, moved, "cluster", soon()).rows
+    (change,) = write_rows(client, RowPlan(moved, "cluster"), soon()).rows
     assert (change.kind, change.key, change.columns) == ("update", ROUTED, {"networks": ["100.65.0.1/16"]})
     assert 'networks: ["100.65.0.1/16"]' in database.nbctl("show")
 
@@ -116,15 +116,15 @@ def test_rows_are_made_in_one_transaction(database: NorthboundDatabase, connect:
 def test_what_is_not_desired_any_more_goes(database: NorthboundDatabase, connect: Callable[[], NorthboundClient]) -> None:
     """Ports, routes and the rows that nothing has to refer to; what was made by hand stays."""
     client = connect()
-    write_rows(client, DESIRED, "cluster", soon())
+    write_rows(client, RowPlan(DESIRED, "cluster"), soon())
     database.nbctl("lsp-add", "join", "theirs", "--", "ls-add", "by-hand")
-    write_rows(client, [each for each in DESIRED if each.key in (JOIN, CLUSTER)], "cluster", soon())
+    write_rows(client, RowPlan([each for each in DESIRED if each.key in (JOIN, CLUSTER)], "cluster"), soon())
     assert database.nbctl("lsp-list", "join").split()[1] == "(theirs)"
     assert database.nbctl("lrp-list", "cluster") == database.nbctl("lr-route-list", "cluster").replace("\n", "") == ""
     with pytest.raises(NameTaken, match="Logical_Switch join would be removed with theirs"):
-        write_rows(client, [], "cluster", soon())
+        write_rows(client, RowPlan([], "cluster"), soon())
     database.nbctl("lsp-del", "theirs")
-    write_rows(client, [], "cluster", soon())
+    write_rows(client, RowPlan([], "cluster"), soon())
     assert database.nbctl("--bare", "--columns=name", "list", SWITCH) == "by-hand"
 
 
@@ -144,7 +144,7 @@ def test_two_writers_at_once_make_one_row_of_each(database: NorthboundDatabase, 
         rows = [replace(each, columns={}) for each in rows]
         barrier.wait(60)
         try:
-            write_rows(client, rows, scope, soon())
+            write_rows(client, RowPlan(rows, scope), soon())
         except UserspaceError as error:
             errors.append(error)
 
@@ -165,9 +165,9 @@ def test_rows_of_others_are_left_alone(database: NorthboundDatabase, connect: Ca
     """Nothing at all is written then; adopted, the row keeps what it has."""
     database.nbctl("ls-add", "join", "--", "set", SWITCH, "join", "external_ids:by=hand")
     with pytest.raises(NameTaken, match=r"Logical_Switch join .* is not ours; its external_ids: by=hand"):
-        write_rows(connect(), DESIRED, "cluster", soon())
+        write_rows(connect(), RowPlan(DESIRED, "cluster"), soon())
     assert database.nbctl("lr-list") == ""
-    write_rows(connect(), DESIRED, "cluster", soon(), adopt=True)
+    write_rows(connect(), RowPlan(DESIRED, "cluster", adopt=True), soon())
     assert "by=hand" in database.nbctl("get", SWITCH, "join", "external_ids")
     assert len(database.nbctl("ls-list").splitlines()) == 1
 
@@ -182,7 +182,7 @@ def test_a_server_with_an_older_schema(authority: Authority) -> None:
         del schema["tables"][LOAD_BALANCER_GROUP], schema["cksum"]
         with older(directory, schema, authority) as served:
             client = northbound_client(served.remote("unix"))
-            write_rows(client, [each for each in DESIRED if each.key != GROUP], "cluster", soon())
+            write_rows(client, RowPlan([each for each in DESIRED if each.key != GROUP], "cluster"), soon())
             assert not client.status().replica.has(LOAD_BALANCER_GROUP, "name")
             client.close()
             assert "join" in served.nbctl("ls-list")
@@ -236,7 +236,7 @@ def test_commands_and_rows_in_one_transaction(database: NorthboundDatabase, conn
     """What a person asks for once, beside desired rows; when the one fails or is refused, the other is not there either."""
     session = session_of(connect())
     api = NorthboundApi(session, seconds=60)
-    rows = WriteRows(session, DESIRED, "cluster")
+    rows = WriteRows(session, RowPlan(DESIRED, "cluster"))
     with pytest.raises(RowsRefused, match="LsDelCommand"):
         session.transact([rows, IdlCommands(session, [api.ls_del("absent")], target="api")], soon())
     assert database.nbctl("ls-list") == ""
@@ -244,7 +244,7 @@ def test_commands_and_rows_in_one_transaction(database: NorthboundDatabase, conn
     assert len(database.nbctl("ls-list").splitlines()) == 2
     wrong = api.db_create("Load_Balancer", name="b", protocol="icmp")
     with pytest.raises(RefusedCommand, match="constraint violation"):
-        session.transact([WriteRows(session, [], "cluster"), IdlCommands(session, [wrong], target="api")], soon())
+        session.transact([WriteRows(session, RowPlan([], "cluster")), IdlCommands(session, [wrong], target="api")], soon())
     assert len(database.nbctl("ls-list").splitlines()) == 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,8 +14,13 @@ from click.testing import CliRunner, Result
 
 from tests.lab.ovn.database import Authority, NorthboundDatabase
 from tests.unit.cli.test_cli_streams import environ
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.cli.former_tools import overlay
 from userspace_cni.cli.main import userspace_cni
+from userspace_cni.ovn.northbound import NorthboundClient, northbound_client
+from userspace_cni.ovn.setting_up import AskedNode, WriteMode, init_node
+from userspace_cni.ovn.topology_values import subnets_of
 
 CLUSTER = ("init-cluster", "--cluster-subnet", "10.244.0.0/16,fd00:10:244::/56")
 NODE = ("init-node", "--no-chassis", "--node", "n1", "--subnet", "10.244.1.0/24,fd00:10:244:1::/64")
@@ -83,6 +89,41 @@ def test_what_stands_against_a_node(database: NorthboundDatabase, run: Run) -> N
     assert database.nbctl("lr-list").split()[1] == "(ovn_cluster_router)"
     database.stop()
     assert "nb.sock" in run(*CLUSTER, code=3).output
+
+
+def test_of_two_nodes_at_once_one_gets_the_subnet(database: NorthboundDatabase, run: Run) -> None:
+    """Each is judged beside the other in its own transaction, whichever comes first; the loser is told of the winner."""
+    run(*CLUSTER)
+    clients = [northbound_client(database.remote("unix")) for _ in range(2)]
+    refused: list[str] = []
+
+    def init(client: NorthboundClient, barrier: threading.Barrier, name: str, subnet: str) -> None:
+        client.connect(Deadline.after(60))
+        asked = AskedNode(name, subnets_of(subnet, "--subnet"))
+        barrier.wait(60)
+        try:
+            init_node(client, asked, WriteMode(Deadline.after(60)))
+        except InvalidConfig as error:
+            refused.append(str(error))
+
+    for number in range(10, 20):
+        barrier = threading.Barrier(2)
+        nodes = (
+            (f"a{number}", f"10.244.{number}.0/24,fd00:10:244:{number:x}::/64"),
+            (f"b{number}", f"10.244.{number}.128/25,fd00:10:244:{number + 100:x}::/64"),
+        )
+        threads = [
+            threading.Thread(target=init, args=(client, barrier, *each)) for client, each in zip(clients, nodes, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    for client in clients:
+        client.close()
+    assert len(refused) == 10
+    assert all("overlaps" in each for each in refused)
+    assert len(database.nbctl("ls-list").splitlines()) == 1 + 10
 
 
 def test_rows_made_by_hand_are_adopted_when_asked(database: NorthboundDatabase, run: Run) -> None:

@@ -7,10 +7,12 @@ comparison is made anew.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import UserspaceError
 from userspace_cni.ovn.desired_rows import Changes, DesiredRow, FoundRow, RowChange, RowKey, compare
 from userspace_cni.ovn.northbound import NorthboundClient, NorthboundSession
 from userspace_cni.ovn.northbound_tables import CONNECTION, GLOBAL, NAT, ROUTER, ROUTER_PORT, STATIC_ROUTE, SWITCH, SWITCH_PORT
@@ -98,29 +100,46 @@ class SessionRows:
         return FoundRow(key, row.uuid, ids, columns_of(row, *names) if (names := tuple(columns)) else {}, row)
 
 
-class WriteRows(Command[NorthboundSession]):
-    """Makes the rows with the mark `scope` the desired ones. `changes` is what was written.
+@dataclass(frozen=True)
+class RowPlan:
+    """Rows with the mark `scope`. `desired`: them, or what makes them of what is there now. `adopt`: as of `compare`.
 
-    `adopt`: as of `compare`. `target`: as of Command. Raises the first reason why that may not be, before it writes.
+    `alone`: a row whose column `ports` has to stay as it is until they are written, because `desired` judges by it.
+    """
+
+    desired: Sequence[DesiredRow] | Callable[[NorthboundSession], Sequence[DesiredRow]]
+    scope: str
+    adopt: bool = False
+    alone: RowKey | None = None
+
+    def compare(self, session: NorthboundSession) -> Changes:
+        """What is to be written. Only within the session's lock. Raises the errors of `desired`."""
+        desired = self.desired(session) if callable(self.desired) else self.desired
+        return compare(desired, SessionRows(session), self.scope, adopt=self.adopt)
+
+
+class WriteRows(Command[NorthboundSession]):
+    """Makes the rows with the plan's mark the desired ones. `changes` is what was written.
+
+    Raises the first reason why that may not be, before it writes.
     """
 
     changes: Changes
 
-    def __init__(
-        self, session: NorthboundSession, desired: Sequence[DesiredRow], scope: str, *, adopt: bool = False, target: str = ""
-    ) -> None:
+    def __init__(self, session: NorthboundSession, plan: RowPlan) -> None:
         super().__init__(session)
-        self.target = target or f"rows of {scope}"
-        self._desired = desired
-        self._scope = scope
-        self._adopt = adopt
+        self.target = f"rows of {plan.scope}"
+        self._plan = plan
         self._raced = False
 
     def run_idl(self, txn: Draft) -> None:
         """Write the difference between the desired rows and those that are there now."""
-        self.changes = compare(self._desired, SessionRows(self.api), self._scope, adopt=self._adopt)
+        self.changes = self._plan.compare(self.api)
         if self.changes.refused:
             raise self.changes.refused[0]
+        if self._plan.alone is not None and self.changes.rows:
+            for found in SessionRows(self.api).called(self._plan.alone, ()):
+                txn.verify(found.row, "ports")
         write(txn, self.changes, self.api.replica.database.unique)
 
     def should_retry(self, refused: RefusedCommand) -> bool:
@@ -166,30 +185,30 @@ def _insert(draft: Draft, change: RowChange, held: Mapping[str, list[uuid.UUID]]
     draft.write(table, columns, row_id=change.row_id)
 
 
-def preview(
-    client: NorthboundClient, desired: Sequence[DesiredRow], scope: str, deadline: Deadline, *, adopt: bool = False
-) -> Changes:
-    """What `WriteRows` would write now. Raises Unavailable."""
-    look = "comparing rows with OVN's northbound database"
-    return client.read(
-        lambda session: compare(desired, SessionRows(session), scope, adopt=adopt),
-        frozenset(),
-        look,
-        deadline,
-        enough=lambda _: False,
-    )
+def preview(client: NorthboundClient, plan: RowPlan, deadline: Deadline) -> Changes:
+    """What `WriteRows` would write now. Raises Unavailable, and the errors of the plan."""
+
+    def look(session: NorthboundSession) -> Changes | UserspaceError:
+        try:
+            return plan.compare(session)
+        except UserspaceError as error:  # it is the caller's, and none of the session's thread
+            return error
+
+    what = "comparing rows with OVN's northbound database"
+    found = client.read(look, frozenset(), what, deadline, enough=lambda _: False)
+    if isinstance(found, UserspaceError):
+        raise found
+    return found
 
 
-def write_rows(
-    client: NorthboundClient, desired: Sequence[DesiredRow], scope: str, deadline: Deadline, *, adopt: bool = False
-) -> Changes:
-    """Make the rows with the mark `scope` the desired ones; returns what was written.
+def write_rows(client: NorthboundClient, plan: RowPlan, deadline: Deadline) -> Changes:
+    """Make the rows with the plan's mark the desired ones; returns what was written.
 
-    Raises Unavailable; RowsRefused; NameTaken for rows of others.
+    Raises Unavailable; RowsRefused; NameTaken for rows of others; and the errors of the plan.
     """
 
     def run(session: NorthboundSession) -> Changes:
-        command = WriteRows(session, desired, scope, adopt=adopt)
+        command = WriteRows(session, plan)
         session.transact([command], deadline)
         return command.changes
 

@@ -5,16 +5,17 @@ Each is one transaction. A second run writes nothing; a changed argument changes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NameTaken
-from userspace_cni.ovn.desired_rows import Changes, DesiredRow
+from userspace_cni.ovn.desired_rows import Changes, DesiredRow, RowKey
 from userspace_cni.ovn.known_cluster import FoundCluster, find_cluster
-from userspace_cni.ovn.northbound import NorthboundClient
-from userspace_cni.ovn.row_writing import preview, write_rows
-from userspace_cni.ovn.topology import CLUSTER_SCOPE, LogicalCluster, LogicalNode, Subnet, cluster_rows, node_rows
+from userspace_cni.ovn.northbound import NorthboundClient, NorthboundSession
+from userspace_cni.ovn.northbound_tables import ROUTER
+from userspace_cni.ovn.row_writing import RowPlan, preview, write_rows
+from userspace_cni.ovn.topology import CLUSTER_SCOPE, LogicalCluster, LogicalNode, Subnet, cluster_rows, node_rows, node_scope
 from userspace_cni.ovn.topology_values import node_name_of, require_apart, require_within
 
 
@@ -42,8 +43,11 @@ def init_cluster(client: NorthboundClient, cluster: LogicalCluster, mode: WriteM
 
     Raises InvalidConfig, NameTaken, Unavailable, RowsRefused.
     """
-    rows = plan_cluster(cluster, _known(client, cluster.router, mode.deadline))
-    return _write(client, rows, CLUSTER_SCOPE, mode)
+
+    def plan(session: NorthboundSession) -> Sequence[DesiredRow]:
+        return plan_cluster(cluster, find_cluster(session, cluster.router))
+
+    return _write(client, RowPlan(plan, CLUSTER_SCOPE, mode.adopt, RowKey(ROUTER, cluster.router)), mode)
 
 
 def init_both(client: NorthboundClient, cluster: LogicalCluster, asked: AskedNode, mode: WriteMode) -> Changes:
@@ -51,10 +55,32 @@ def init_both(client: NorthboundClient, cluster: LogicalCluster, asked: AskedNod
 
     Raises InvalidConfig, NameTaken, Unavailable, RowsRefused.
     """
-    known = _known(client, cluster.router, mode.deadline)
-    rows = plan_cluster(cluster, known)
-    node = judge_node(asked, replace(known, router=cluster.router, subnets=cluster.subnets, balancers=cluster.balancers))
-    return _write(client, [*rows, *(replace(each, scope=node.scope) for each in node_rows(node))], CLUSTER_SCOPE, mode)
+
+    def plan(session: NorthboundSession) -> Sequence[DesiredRow]:
+        known = find_cluster(session, cluster.router)
+        rows = plan_cluster(cluster, known)
+        node = judge_node(asked, replace(known, router=cluster.router, subnets=cluster.subnets, balancers=cluster.balancers))
+        return [*rows, *(replace(each, scope=node.scope) for each in node_rows(node))]
+
+    return _write(client, RowPlan(plan, CLUSTER_SCOPE, mode.adopt, RowKey(ROUTER, cluster.router)), mode)
+
+
+def init_node(client: NorthboundClient, asked: AskedNode, mode: WriteMode) -> tuple[LogicalNode, Changes]:
+    """Make the node's rows; returns what it has, and what was written or would be.
+
+    It is judged beside the other nodes in the transaction: of two nodes at once that would overlap the second is refused. Raises
+    InvalidConfig, NameTaken, Unavailable, RowsRefused.
+    """
+    judged: list[LogicalNode] = []
+
+    def plan(session: NorthboundSession) -> Sequence[DesiredRow]:
+        judged[:] = [judge_node(asked, find_cluster(session, router))]
+        return node_rows(judged[0])
+
+    router = asked.router or _read_router(client, mode.deadline)
+    scope = node_scope(node_name_of(asked.name))
+    changes = _write(client, RowPlan(plan, scope, mode.adopt, RowKey(ROUTER, router)), mode)
+    return judged[0], changes
 
 
 def plan_cluster(cluster: LogicalCluster, known: FoundCluster) -> tuple[DesiredRow, ...]:
@@ -70,23 +96,13 @@ def plan_cluster(cluster: LogicalCluster, known: FoundCluster) -> tuple[DesiredR
     return cluster_rows(cluster if known.groups else replace(cluster, pair=True))
 
 
-def init_node(client: NorthboundClient, asked: AskedNode, mode: WriteMode) -> tuple[LogicalNode, Changes]:
-    """Make the node's rows; returns what it has, and what was written or would be.
-
-    Raises InvalidConfig, NameTaken, Unavailable, RowsRefused.
-    """
-    known = _known(client, asked.router, mode.deadline)
+def judge_node(asked: AskedNode, known: FoundCluster) -> LogicalNode:
+    """The node that was asked for, beside the others. Raises InvalidConfig, and NameTaken for a node of the same name. Pure."""
     if not known.router:
         raise NameTaken(
             f"there is no router {asked.router}" if asked.router else "there is no router of a cluster",
             "userspace-cni ovn init-cluster makes it",
         )
-    node = judge_node(asked, known)
-    return node, _write(client, node_rows(node), node.scope, mode)
-
-
-def judge_node(asked: AskedNode, known: FoundCluster) -> LogicalNode:
-    """The node that was asked for, beside the others. Raises InvalidConfig, and NameTaken for a node of the same name. Pure."""
     name = node_name_of(asked.name)
     same = known.nodes.get(name)
     if same is not None and same.given_name != asked.name:
@@ -104,15 +120,25 @@ def judge_node(asked: AskedNode, known: FoundCluster) -> LogicalNode:
     return LogicalNode(name, asked.name, subnets, known.router, asked.management, known.balancers)
 
 
-def _known(client: NorthboundClient, router: str, deadline: Deadline) -> FoundCluster:
-    look: Callable[..., FoundCluster] = lambda session: find_cluster(session, router)  # noqa: E731
-    return client.read(look, frozenset(), "looking at OVN's northbound database", deadline, enough=lambda _: False)
+def _read_router(client: NorthboundClient, deadline: Deadline) -> str:
+    """The name of the cluster's router, "" for none. Raises Unavailable, and NameTaken where there are several."""
+
+    def look(session: NorthboundSession) -> FoundCluster | NameTaken:
+        try:
+            return find_cluster(session)
+        except NameTaken as error:
+            return error
+
+    found = client.read(look, frozenset(), "looking at OVN's northbound database", deadline, enough=lambda _: False)
+    if isinstance(found, NameTaken):
+        raise found
+    return found.router
 
 
-def _write(client: NorthboundClient, rows: Sequence[DesiredRow], scope: str, mode: WriteMode) -> Changes:
+def _write(client: NorthboundClient, plan: RowPlan, mode: WriteMode) -> Changes:
     if not mode.dry_run:
-        return write_rows(client, rows, scope, mode.deadline, adopt=mode.adopt)
-    changes = preview(client, rows, scope, mode.deadline, adopt=mode.adopt)
+        return write_rows(client, plan, mode.deadline)
+    changes = preview(client, plan, mode.deadline)
     if changes.refused:
         raise changes.refused[0]
     return changes

@@ -19,6 +19,10 @@ JOIN_DEFAULTS: Final[Mapping[int, str]] = {4: "100.64.0.0/16", 6: "fd98::/64"}
 ENCAP_TYPES: Final = ("geneve", "vxlan")
 _LENGTH_LEFT: Final = 2
 """Bits that a subnet has to have for machines: under /30 there is no room for router, node and a pod."""
+_ROUTER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")
+_TARGET: Final = re.compile(
+    r"p(tcp|ssl):\d{1,5}(:[0-9A-Fa-f.:\[\]]+)?|(tcp|ssl):[^\s:]+:\d{1,5}|(tcp|ssl):\[[0-9A-Fa-f:.]+\]:\d{1,5}"
+)
 _NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 
 
@@ -63,6 +67,23 @@ def node_name_of(text: str) -> str:
     if not _NAME.fullmatch(name):
         raise InvalidConfig(f"the node's name is {quote(text)}", "it must be a name of a Node (RFC 1123 subdomain)")
     return name
+
+
+def require_router_name(name: str) -> str:
+    """The name, if a router can have it here. Raises InvalidConfig."""
+    if not _ROUTER.fullmatch(name):
+        raise InvalidConfig(f"--router is {quote(name)}", "it must be of letters, digits and _.:-, as ovn_cluster_router")
+    return name
+
+
+def require_targets(targets: Sequence[str]) -> tuple[str, ...]:
+    """Where a database may listen, or connect to. Raises InvalidConfig for what its server would only write into its log."""
+    for each in targets:
+        if not _TARGET.fullmatch(each):
+            raise InvalidConfig(
+                f"--set-connection is {quote(each)}", "it must be as ptcp:6641, pssl:6641:192.0.2.1, or tcp:IP:PORT"
+            )
+    return tuple(targets)
 
 
 def machine_address(text: str, what: str) -> str:

@@ -14,7 +14,7 @@ from userspace_cni.ovn.known_cluster import FoundCluster, KnownNode
 from userspace_cni.ovn.northbound_tables import LOAD_BALANCER, LOAD_BALANCER_GROUP, ROUTER, ROUTER_PORT, SWITCH, SWITCH_PORT
 from userspace_cni.ovn.setting_up import AskedNode, judge_node, plan_cluster
 from userspace_cni.ovn.topology import LogicalCluster, LogicalNode, Subnet, cluster_rows, node_rows
-from userspace_cni.ovn.topology_values import joins_for, machine_address, subnets_of
+from userspace_cni.ovn.topology_values import joins_for, machine_address, require_router_name, require_targets, subnets_of
 
 BOTH = subnets_of("10.244.0.0/16,fd00:10:244::/56", "--cluster-subnet")
 CLUSTER = LogicalCluster(BOTH, joins_for(BOTH, ""))
@@ -111,6 +111,9 @@ REFUSED: list[tuple[Callable[[], Any], type[UserspaceError], tuple[str, ...]]] =
     (lambda: judge((), "N1"), NameTaken, ("'N1'", "'n1'")),
     (lambda: judge((), "n_1"), InvalidConfig, ("'n_1'",)),
     (lambda: machine_address("10.0.0.256", "--encap-ip"), InvalidConfig, ("--encap-ip", "10.0.0.256")),
+    (lambda: require_router_name(""), InvalidConfig, ("--router is ''",)),
+    (lambda: require_targets(["ptcp:6641", "6641"]), InvalidConfig, ("'6641'",)),
+    (lambda: judge_node(AskedNode("n2", subnet("10.244.2.0/24")), FoundCluster()), NameTaken, ("no router of a cluster",)),
     (lambda: machine_address("0.0.0.0", "--encap-ip"), InvalidConfig, ("unspecified",)),
 ]
 

@@ -17,7 +17,14 @@ from userspace_cni.ovn.chassis_ids import AskedChassis, find_changed_ids
 from userspace_cni.ovn.node_subnets import read_pod_subnets
 from userspace_cni.ovn.setting_up import AskedNode, WriteMode, init_cluster, init_node
 from userspace_cni.ovn.topology import DEFAULT_ROUTER, LogicalCluster
-from userspace_cni.ovn.topology_values import ENCAP_TYPES, joins_for, machine_address, subnets_of
+from userspace_cni.ovn.topology_values import (
+    ENCAP_TYPES,
+    joins_for,
+    machine_address,
+    require_router_name,
+    require_targets,
+    subnets_of,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 SYSTEM_ID_FILE: Final = "/etc/openvswitch/system-id.conf"
@@ -55,7 +62,9 @@ def cluster_command(
     when it is there, 1 when rows of others are in the way, 2 for wrong options or settings, 3 when a database does not answer.
     """
     subnets = subnets_of(cluster_subnet, "--cluster-subnet")
-    cluster = LogicalCluster(subnets, joins_for(subnets, join_subnet), router, connections=set_connection)
+    cluster = LogicalCluster(
+        subnets, joins_for(subnets, join_subnet), require_router_name(router), connections=require_targets(set_connection)
+    )
     _, databases = open_databases(ctx)
     changes = init_cluster(databases.northbound, cluster, WriteMode(give_time(), way["dry_run"], way["adopt"]))
     if way["as_json"]:
