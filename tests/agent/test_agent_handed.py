@@ -252,7 +252,7 @@ def test_another_users_socket(live: LiveNode, sandbox: str) -> None:
 
 
 def test_one_container_from_all_sides(live: LiveNode, sandbox: str) -> None:
-    """Of ADDs of one name at once, by the shim, handed over and in-process, exactly one succeeds."""
+    """When ADDs of one name come at once, by the shim, handed over and in-process, exactly one succeeds."""
     live.start()
     network = live.network("1.0.0", ipam=live.host_local())
     ways = [live.run, live.run_handed, live.run_standalone] * 3

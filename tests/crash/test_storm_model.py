@@ -132,7 +132,7 @@ def test_a_thing_without_holders() -> None:
 
 
 def test_doubt_allows_and_demands_nothing() -> None:
-    """Of an attachment whose ADD was killed all or nothing may be there; of another one nothing."""
+    """Everything or nothing of an attachment may exist if its ADD was killed; of any other one nothing may."""
     made = model(("ADD", KILLED))
     assert judged(made) == judged(made, PORT, MOUNT, BRIDGE) == []
     assert judged(made, THEIRS) == [f"found: {THEIRS}"]

@@ -32,7 +32,7 @@ def test_unknown_command(caller: Caller, command: str) -> None:
 
 
 def test_unprintable_command(caller: Caller) -> None:
-    """For any bytes in a value, the error is one JSON document in ASCII, and of bounded length."""
+    """With any bytes in the value, the error is one JSON document in ASCII, of limited length."""
     refused(caller.run("ADD", CNI_COMMAND=b'a"\\\x01\xff\n' + b"z" * 10000), 4, 'a"\\\x01\\xff\nzzz')
 
 

@@ -106,7 +106,7 @@ def test_any_text_is_one_line_of_signs(caller: Caller, warnings: list[str]) -> N
     ],
 )
 def test_what_any_agent_says(caller: Caller, line: bytes, said: str) -> None:
-    """For headers that no agent of ours writes: no control characters for a terminal, and no more text than there is room for."""
+    """Headers that no agent of ours writes cause no control characters on a terminal, and no more text than there is room for."""
     with Agent(caller.socket, says(with_headers(line))):
         done = caller.run("ADD")
     assert (done.code, done.stdout) == (0, RESULT)

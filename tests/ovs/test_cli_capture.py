@@ -90,9 +90,9 @@ def capture(pods: Pods, *arguments: str, **kinds: Any) -> subprocess.Popen[bytes
 
 @contextmanager
 def capturing(pods: Pods, *arguments: str, file: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """The running command, once it captures; it is killed at the end. `file`: what it writes.
+    """The running command, once it captures; it is killed at the end.
 
-    Else stdout is read up to the stream's head.
+    `file` is what it writes; without one, stdout is read up to the stream's head.
     """
     with capture(pods, *arguments, *(["--write", str(file)] if file else [])) as process:
         try:

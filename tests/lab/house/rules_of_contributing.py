@@ -1,6 +1,5 @@
-"""The house rules for what contributors are told: files, tests and targets of make that pages name.
-
-Hooks before a commit; forms.
+"""The house rules for what contributors are told: what pages name exists,
+hooks before a commit are the checks, forms are valid.
 """
 
 from __future__ import annotations

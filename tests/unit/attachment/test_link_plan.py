@@ -124,7 +124,7 @@ def test_routes(route: dict[str, Any], wanted: dict[str, Any]) -> None:
 
 
 def test_a_route_without_any_gateway() -> None:
-    """It is on-link."""
+    """A route without any gateway is on-link."""
     addresses = ResultAddresses(ips=({"address": "10.56.0.7/24"},), routes=({"dst": "10.9.0.0/16"},))
     assert only(planned(addresses=addresses), Link).routes == ({"dst": "10.9.0.0/16"},)
 

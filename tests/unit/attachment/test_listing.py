@@ -278,7 +278,7 @@ def test_a_pod_goes_before_a_container() -> None:
 
 
 def test_near_names_are_suggested() -> None:
-    """For a typo in a pod's name or an ID similar names are suggested."""
+    """Similar names are suggested for a typo in a pod's name or an ID."""
     records = [named(CONTAINER, pod="dpdk-app"), named("ffff")]
     for typo in ("dpdk-ap", "dpkd-app", "default/dpdk-app/net2", "app"):
         with pytest.raises(Unresolved) as caught:

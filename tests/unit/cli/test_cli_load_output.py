@@ -74,7 +74,7 @@ def test_output_of_a_load(lab: Lab, seat: None, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_line_for_each_second(lab: Lab, seat: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For people: a table that grows, then the figures of the whole."""
+    """People see a table that grows by a line each second, and then the figures of the whole."""
     use(monkeypatch, Blasting())
     result = lab.town.cli("load", *NAMES, "--seconds", "3")
     head, _, columns, *lines = result.stdout.splitlines()

@@ -30,7 +30,7 @@ def rights(rules: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
 
 
 def test_the_definition_is_that_of_the_cluster() -> None:
-    """It is one file, printed with its comments."""
+    """The command prints the very file of deploy/cluster, with its comments."""
     deployed = BASE / "definitions" / "routes.yaml"
     assert DEFINITION.samefile(deployed)
     assert printed().startswith(deployed.read_text())

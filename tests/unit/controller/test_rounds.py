@@ -156,7 +156,7 @@ def test_a_large_status_is_left_alone_for_a_while_unless_nodes_wait_for_it(
 
 
 def test_a_controller_that_does_not_lead_writes_nothing(api: ApiServer, leader: Leader) -> None:
-    """It knows all, and is ready to begin."""
+    """It has all the knowledge, and is ready to begin."""
     populate(api, 2)
     leader.leads = False
     leader.known(populated(2))

@@ -61,7 +61,7 @@ def test_facts_are_not_read_from_what_is_printed(tmp_path: Path, monkeypatch: py
     ],
 )
 def test_frames_that_stand_still_for_a_moment_are_a_pause(frames: list[tuple[int, int]], pause: float) -> None:
-    """By readings of each second both pods have to have sent; a standstill is reported as a time, and ends nothing."""
+    """Both pods have to have sent, by readings of each second; a standstill is reported with its duration, and ends nothing."""
     looks = [Look(float(second), list(counted)) for second, counted in enumerate(frames)]
     assert demo_frames.longest_pause(looks) == pause
 

@@ -183,7 +183,10 @@ def test_the_plugin_is_installed_on_the_host(pod: dict[str, Any]) -> None:
 
 
 def test_scheduling(documents: dict[str, Any], pod: dict[str, Any], agent: dict[str, Any]) -> None:
-    """It runs on every node before ordinary pods; the next pod is made at once, as its agent waits for the former one's end."""
+    """The agent runs on every node before ordinary pods.
+
+    Its successor's pod is made at once, because that agent waits for the former one's end.
+    """
     assert pod["priorityClassName"] == "system-node-critical"
     assert pod["tolerations"] == [{"operator": "Exists"}]
     assert pod["terminationGracePeriodSeconds"] == 0

@@ -88,7 +88,7 @@ def test_what_the_pod_monitor_finds(daemonset: dict[str, Any]) -> None:
 
 
 def test_whom_the_policy_is_about() -> None:
-    """It is about the base's account, and about all that this account may write of pods."""
+    """The policy applies to the base's account, and to all that this account may write of pods."""
     [policy] = objects(OVERLAYS / "admission-policy" / "policy.yaml")
     [binding] = objects(OVERLAYS / "admission-policy" / "binding.yaml")
     [account] = objects(BASE / "service-account.yaml")

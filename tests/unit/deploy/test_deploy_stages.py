@@ -28,7 +28,7 @@ def test_a_line_as_a_stage_begins_and_one_with_its_seconds(tmp_path: Path) -> No
 
 
 def test_a_script_that_fails_amid_a_stage(tmp_path: Path) -> None:
-    """It says in which, and its exit code stays what it was."""
+    """The script names the stage in which it failed, and its exit code is unchanged."""
     done = script(tmp_path, 'stage "making a"\nstage "making b"\n(exit 7)\nstage "making c"\n')
     assert done.returncode == 7
     assert re.fullmatch(r"prepare: making b: ended after \d+ s, unfinished", done.stderr.splitlines()[-1])

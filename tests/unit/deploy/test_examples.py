@@ -52,7 +52,7 @@ def test_an_example(path: Path) -> None:
 
 
 def test_the_vm_is_the_generators() -> None:
-    """It is what `kubevirt manifests` prints, and `kubevirt lint` finds nothing in it beside its registration."""
+    """The example is what `kubevirt manifests` prints, and `kubevirt lint` finds nothing in it and its registration."""
     [path] = [path for path in EXAMPLES if path.stem == "vm"]
     printed = CliRunner().invoke(userspace_cni, ["kubevirt", "manifests", "nad", "vm"]).output
     assert documents(path) == list(yaml.safe_load_all(printed))

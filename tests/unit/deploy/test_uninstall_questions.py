@@ -171,7 +171,7 @@ def test_what_the_nodes_are_sent(tmp_path: Path) -> None:
 
 
 def test_agents_that_put_no_profile_on_their_nodes(tmp_path: Path) -> None:
-    """Those of an earlier version, whose `uninstall` has no option for it: nothing of seccomp is sent."""
+    """An earlier version's `uninstall` has no option for the seccomp profile: none is sent."""
     cluster = FakeCluster(tmp_path / "cluster", [AGENT], one=NONE)
     (cluster.directory / "fields" / "seccomp").write_text("")
     assert cluster.uninstall("--force").returncode == 0
@@ -235,7 +235,7 @@ OTHERS = {
 @pytest.mark.parametrize("options", [(), ("--force",)])
 @pytest.mark.parametrize("case", OTHERS)
 def test_agents_without_a_daemonset_of_ours(case: str, options: tuple[str, ...], tmp_path: Path) -> None:
-    """Their nodes would be neither asked nor cleaned: they are named with the node, and nothing is changed."""
+    """Their nodes would be neither asked nor cleaned: the error names agents and node, and nothing is changed."""
     daemonsets, line = OTHERS[case]
     cluster = FakeCluster(tmp_path / "cluster", daemonsets, **({"one": NONE} if daemonsets else {}))
     (cluster.directory / "others").write_text(f"{line}\n")
@@ -249,7 +249,7 @@ def test_agents_without_a_daemonset_of_ours(case: str, options: tuple[str, ...],
 
 @pytest.mark.parametrize("seconds", ["5m", "abc", "0", "-1", "1.5", "", "5s", "99999999999999999999"])
 def test_a_time_that_kubectl_would_not_take(seconds: str, tmp_path: Path) -> None:
-    """It is refused before kubectl is called at all, with the form that is meant."""
+    """An invalid time is refused before kubectl is called at all, with the valid form."""
     cluster = FakeCluster(tmp_path / "cluster", [AGENT], one=NONE)
     done = cluster.uninstall("--timeout", seconds)
     assert (done.returncode, "whole seconds" in done.stderr, f'"{seconds}"' in done.stderr) == (2, True, True)

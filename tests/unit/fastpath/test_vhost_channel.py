@@ -60,7 +60,7 @@ def test_a_message_with_descriptors(ends: tuple[Channel, socket.socket]) -> None
 
 
 def test_messages_sent_at_once_stay_apart(ends: tuple[Channel, socket.socket]) -> None:
-    """Of messages that arrive together each gets its own descriptors, however they were sent."""
+    """Each of several messages that arrive together gets its own descriptors, however they were sent."""
     channel, far = ends
     with nothing_left():
         far.sendall(encode(VhostRequest.SET_OWNER) + encode(VhostRequest.GET_FEATURES))

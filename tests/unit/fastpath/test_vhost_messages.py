@@ -102,7 +102,7 @@ def test_vring_addresses_on_the_wire() -> None:
 
 @given(st.integers(0, 255), st.booleans())
 def test_vring_descriptors_round_trip(vring: int, attached: bool) -> None:
-    """Which vring, and whether a descriptor is there, come back."""
+    """The vring's number, and whether a descriptor is there, are decoded as they were encoded."""
     assert VringFd.unpack(message(VhostRequest.SET_VRING_KICK, VringFd(vring, attached).pack())) == (vring, attached)
 
 

@@ -225,7 +225,7 @@ def test_a_status_that_tells_nothing(runtime: Runtime, cri: Cri, answer: bytes |
 
 
 def test_a_sandbox_that_ends_meanwhile(runtime: Runtime, cri: Cri) -> None:
-    """It was ready in the list, and is no more: left out."""
+    """A sandbox that was ready in the list and has ended by its status is left out."""
     runtime.add(ONE)
     runtime.add(TWO)
     runtime.ended = {TWO.id}
@@ -293,7 +293,7 @@ def test_a_list_that_tells_nothing(runtime: Runtime, cri: Cri, answer: bytes | g
 
 
 def test_a_runtime_that_ends_meanwhile(runtime: Runtime, cri: Cri) -> None:
-    """It is Unavailable when it has gone after the list."""
+    """A runtime that ends after the list is Unavailable."""
     runtime.add(ONE)
     runtime.add(TWO)
     runtime.instead[TWO.id] = grpc.StatusCode.UNAVAILABLE
@@ -344,7 +344,7 @@ def test_a_socket_of_another_root(runtime: Runtime, directory: Path) -> None:
 
 
 def test_no_thread_can_be_started(runtime: Runtime, cri: Cri, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That passes: Unavailable."""
+    """A missing thread passes by itself: Unavailable."""
     start = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:

@@ -65,7 +65,7 @@ def test_a_route_that_cannot_be_read(dst_len: int, target: str) -> None:
 
 
 def test_default_routes() -> None:
-    """Those with a next hop, of the family asked for; no other route is decoded."""
+    """The default routes with a next hop, of the requested IP version, are returned; no other route is decoded."""
     routes = (route(attribute(5, HOP), dst_len=0), route(dst_len=0), route(attribute(1, NET), attribute(5, b"\x01")))
     assert list(default_routes(kernel(*routes))) == [("192.0.2.1", INDEX)]
 

@@ -82,7 +82,7 @@ def test_any_text_can_be_applied(objects: Objects, odd: str) -> None:
 
 
 def test_a_status_is_written_where_it_has_a_path(objects: Objects) -> None:
-    """And its conditions are each their node's."""
+    """The status is written by its own path, and each condition belongs to its node."""
     objects.create(PROVIDER_NETWORKS, "net1", {"spec": {"defaultInterface": "eth1"}})
     for node in ("worker-1", "worker-2"):
         conditions = [{"node": node, "type": "Ready", "status": "True"}]

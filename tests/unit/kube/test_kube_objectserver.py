@@ -167,7 +167,10 @@ def test_a_write_with_an_old_version_conflicts(api: ApiServer) -> None:
 
 
 def test_deleting_with_another_uid_conflicts(api: ApiServer) -> None:
-    """And without a precondition the object goes; with finalizers it goes when the last one does."""
+    """Another UID is a conflict.
+
+    Without that precondition the object goes, and one with finalizers goes with the last of them.
+    """
     made(api)
     assert call(api, "DELETE", f"{LIST}/g", {"preconditions": {"uid": "another"}})[0] == 409
     assert call(api, "DELETE", f"{LIST}/g")[0] == 200
