@@ -119,8 +119,8 @@ def nics_to_bridge(ctx: click.Context, nics: tuple[str, ...]) -> None:
 
 @click.command("ovn-k8s-watcher", cls=NodeCommand, context_settings=_DAEMON)
 @click.option("--overlay", "is_overlay", is_flag=True, help="As always.")
-@click.option("--pidfile", default="", help="Without effect.")
-@click.option("--log-file", default="", help="Without effect.")
+@click.option("--pidfile", is_flag=False, flag_value="its default", default="", help="Without effect.")
+@click.option("--log-file", is_flag=False, flag_value="its default", default="", help="Without effect.")
 @click.option("--detach", is_flag=True, help="Without effect.")
 @click.pass_context
 def watcher(ctx: click.Context, /, **given: Any) -> None:
@@ -132,8 +132,8 @@ def watcher(ctx: click.Context, /, **given: Any) -> None:
 @click.command("ovn-k8s-gateway-helper", cls=NodeCommand, context_settings=_DAEMON)
 @click.option("--physical-bridge", required=True)
 @click.option("--physical-interface", required=True)
-@click.option("--pidfile", default="", help="Without effect.")
-@click.option("--log-file", default="", help="Without effect.")
+@click.option("--pidfile", is_flag=False, flag_value="its default", default="", help="Without effect.")
+@click.option("--log-file", is_flag=False, flag_value="its default", default="", help="Without effect.")
 @click.option("--detach", is_flag=True, help="Without effect.")
 @click.pass_context
 def gateway_helper(ctx: click.Context, /, physical_bridge: str, physical_interface: str, **given: Any) -> None:
