@@ -22,7 +22,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.switch.ovsdb.rows.port_row import desired_port
 from userspace_cni.switch.ovsdb.switch_database import switch_client
-from userspace_cni.switch.ports import PortDriver
+from userspace_cni.switch.ports import PortDriver, PortSettings
 
 if TYPE_CHECKING:
     from userspace_cni.switch.ovsdb.put import Put
@@ -104,7 +104,7 @@ def connect() -> Iterator[Callable[..., PortDriver]]:
         switch: Switch, remote: str = "", store: str = STORE, *, links: Veths | None = None, afxdp_max: int = 0, **kinds: Any
     ) -> PortDriver:
         client = switch_client(remote or switch.ovsdb, **kinds)
-        made.append(PortDriver(client, switch.rundir, lambda: store, links=links, afxdp_max=afxdp_max))
+        made.append(PortDriver(client, switch.rundir, lambda: store, links=links, settings=PortSettings(afxdp_max)))
         return made[-1]
 
     yield make

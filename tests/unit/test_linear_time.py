@@ -333,6 +333,13 @@ def long_annotations(size: int) -> Read:
     return judged_annotations(theirs | {"userspace/mirror": json.dumps({"eth0": ["m"] * size}), "ovn": members(size)})
 
 
+@reader(150)
+def the_former_form_of_ovns_annotation(size: int) -> Read:
+    """A dict of Python's with so many items, and as many spaces."""
+    items = "".join(f"'k{number}':'v', " for number in range(size))
+    return judged_annotations({"ovn": f"{{{items}'k' {' ' * size}}}"})
+
+
 @reader(1500)
 def a_long_annotation_of_ours(size: int) -> Read:
     """A JSON object by interface."""

@@ -198,8 +198,9 @@ class Turn:
         self._journal.advance(done.to("ready", result=None))
 
     def _replace(self, record: Record, steps: tuple[Step, ...], deadline: Deadline) -> None:
-        """Apply those of the steps that are not the record's, and undo what only the record has."""
-        self.settle(self.begin(record, [step for step in steps if step not in record.steps], deadline))
+        """Apply those of the steps that are not the record's, and undo what only the record has. What other programs are to make
+        of a living attachment's things is not awaited."""
+        self.settle(self.begin(record, [step for step in steps if step not in record.steps], deadline, again=True))
         for step in _gone(record.steps, steps):
             self._driver(step).undo(step, deadline)
 

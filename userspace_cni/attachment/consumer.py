@@ -65,6 +65,11 @@ class Consumer(ConsumerRules, Protocol):
         """A locally administered unicast MAC for an interface without a given one: always the same for the same attachment."""
         ...
 
+    def logical_owner(self, pod: Pod) -> tuple[str, str]:
+        """Name and UID after which OVN's logical port of the interface is called, "" for what is not known: the pod's, or a VM's,
+        which stays the same where the VM migrates."""
+        ...
+
     def marks(self, pod: Pod) -> Mapping[str, str]:
         """The port's marks beside those of its attachment and its pod."""
         ...

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from userspace_cni.attachment.steps import NO_TERMS, PortTerms
+from userspace_cni.attachment.steps import NO_TERMS, LogicalPort, PortTerms
 from userspace_cni.base.limits import UNLIMITED, Limits
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.base.port_kinds import KernelPort
@@ -29,7 +29,8 @@ class Pod:
 
     `lacks_hugepages`: its spec is known; no container of it can have hugepages, and none asks DPDK to do without them.
     `mounts`: volume name -> mountPaths in the containers, in order; initContainers are left out. `uid` is the UID that the node
-    knows: K8S_POD_UID, and the kubelet's directories. The API has another UID for a static pod.
+    knows: K8S_POD_UID, and the kubelet's directories. The API has another UID for a static pod, `api_uid`. `machine_uid`: that of
+    the VirtualMachineInstance whose launcher the pod is.
     """
 
     namespace: str = ""
@@ -40,6 +41,8 @@ class Pod:
     annotations: Mapping[str, str] = field(default_factory=dict)
     deleting: bool = False
     lacks_hugepages: bool = False
+    api_uid: str = ""
+    machine_uid: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,10 @@ class Facts:
     store: str
     netns_inode: int
     pod: Pod
+    bridge: str = ""
+    """The port's bridge; "" for the one that the network says."""
+    logical: LogicalPort | None = None
+    """The logical port that the interface is; where it has `ids`, the plan adds the addresses."""
     foreign_bridge: bool = False
     """Whether the bridge exists and an administrator made it."""
     node_ports: tuple[NodePort, ...] = ()

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.facts import LinkFacts
-from userspace_cni.attachment.planned import Attachment, divide_limits, mac_of, marks_of, require_text
+from userspace_cni.attachment.planned import Attachment, divide_limits, logical_of, mac_of, marks_of, require_text
 from userspace_cni.attachment.steps import (
     Announcement,
     Guard,
@@ -74,7 +74,7 @@ def plan_link(request: Request, options: Options, consumer: Consumer, facts: Lin
     end = HostEnd(facts.opened_as, facts.mtu)
     limits, shaped = divide_limits(facts.limits, end)
     port = OvsPort(
-        bridge=options.bridge,
+        bridge=facts.bridge or options.bridge,
         name=host,
         interface=end,
         vlan=facts.vlan,
@@ -86,6 +86,7 @@ def plan_link(request: Request, options: Options, consumer: Consumer, facts: Lin
         mirrors=facts.mirrors,
         mirror_outputs=options.mirror_outputs,
         terms=facts.terms,
+        logical=logical_of(facts, addresses),
     )
     steps += [link, *([link.limited(shaped)] if shaped else []), port]
     if cidrs:

@@ -9,12 +9,12 @@ from typing import Final
 
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.facts import Facts
-from userspace_cni.attachment.steps import Parts, PortInterface, Step, owner_marks
+from userspace_cni.attachment.steps import LogicalPort, Parts, PortInterface, Step, owner_marks
 from userspace_cni.base.errors import BadEnvironment
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.cni.options import Options, Role
 from userspace_cni.cni.request import Request
-from userspace_cni.cni.result import ResultInterface
+from userspace_cni.cni.result import ResultAddresses, ResultInterface
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
@@ -50,6 +50,13 @@ def marks_of(request: Request, facts: Facts, more: Mapping[str, str]) -> dict[st
         **more,
     }
     return {key: value for key, value in marks.items() if value and _is_text(value)}
+
+
+def logical_of(facts: Facts, addresses: ResultAddresses) -> LogicalPort | None:
+    """The logical port, with the addresses where another control plane looks for them."""
+    logical = facts.logical
+    bare = ",".join(ip["address"].partition("/")[0] for ip in addresses.ips)
+    return replace(logical, ids={**logical.ids, "ip": bare}) if logical and logical.ids and bare else logical
 
 
 def divide_limits(limits: Limits, interface: PortInterface) -> tuple[Limits, Rate | None]:

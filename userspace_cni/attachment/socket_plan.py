@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.facts import Allocation, SocketFacts, SocketPlace
-from userspace_cni.attachment.planned import Attachment, mac_of, marks_of, require_text
+from userspace_cni.attachment.planned import Attachment, logical_of, mac_of, marks_of, require_text
 from userspace_cni.attachment.steps import (
     ConfigFile,
     DeviceInfo,
@@ -69,7 +69,7 @@ def plan_socket(
         socket_path=host_path,
     )
     port = OvsPort(
-        bridge=options.bridge,
+        bridge=facts.bridge or options.bridge,
         name=port_name(request.environment.container_id, request.environment.ifname),
         interface=VhostUserClient(host_path, options.mtu) if role == "client" else VhostUserServer(options.mtu),
         vlan=facts.vlan,
@@ -80,6 +80,7 @@ def plan_socket(
         mirrors=facts.mirrors,
         mirror_outputs=options.mirror_outputs,
         terms=facts.terms,
+        logical=logical_of(facts, addresses),
     )
     directory = Directory(
         path=place.path,

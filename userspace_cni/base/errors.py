@@ -10,6 +10,7 @@
     │   ├── InvalidConfig           7   decodes, but is not valid
     │   │   ├── BridgeRefused       7   the administrator's rules do not allow the bridge or its VLANs
     │   │   ├── MirrorRefused       7   nor the part in a mirror
+    │   │   ├── LogicalPortRefused  7   nor the logical port of OVN
     │   │   └── LinkNameTaken       7   a link where the switch makes its own has the name, or OVS keeps the name for itself
     │   └── HostNamespace           8   CNI_NETNS is the host's own
     ├── ContainerGone               3   the sandbox vanished before anything was done
@@ -131,6 +132,10 @@ class BridgeRefused(InvalidConfig):
 
 class MirrorRefused(InvalidConfig):
     """The administrator's rules do not allow the pod its part in a mirror."""
+
+
+class LogicalPortRefused(InvalidConfig):
+    """The administrator's rules do not allow the pod this logical port, or a port of that switch of OVN's."""
 
 
 class LinkNameTaken(InvalidConfig):

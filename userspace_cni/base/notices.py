@@ -56,6 +56,7 @@ _OF_ERRORS: Final[tuple[tuple[type[errors.UserspaceError], NoticeReason], ...]] 
     (errors.DirectoryRefused, NoticeReason("DirectoryRefused")),
     (errors.BridgeRefused, NoticeReason("BridgeRefused")),
     (errors.MirrorRefused, NoticeReason("MirrorRefused")),
+    (errors.LogicalPortRefused, NoticeReason("LogicalPortRefused")),
     (errors.BadRequest, NoticeReason("NetworkRefused")),
     (errors.SwitchRefused, NoticeReason("PortRefused")),
     (errors.NameTaken, NoticeReason("NameTaken")),

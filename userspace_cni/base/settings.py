@@ -15,6 +15,7 @@ from userspace_cni.base import port_kinds
 from userspace_cni.base.errors import PASSING, InvalidConfig, Unavailable, Undecodable
 from userspace_cni.base.gateways import LINK_NAME, Gateway, read_gateways
 from userspace_cni.base.log import FORMATS, LEVELS
+from userspace_cni.base.logical_ports import NAMINGS
 from userspace_cni.base.mirrors import NodeMirror, read_node_mirrors
 from userspace_cni.base.provider_networks import ProviderNetwork, read_provider_networks
 from userspace_cni.base.setting_forms import (
@@ -135,6 +136,21 @@ class Settings:
     ovn_private_key: str = _setting("", "our private key for OVN's databases at `ssl:` addresses", FILE)
     ovn_certificate: str = _setting("", "the certificate of `ovn_private_key`", FILE)
     ovn_ca_cert: str = _setting("", "the certificate of the authority that signed those of OVN's databases", FILE)
+    ovn_bridge: str = _setting(
+        "br-int",
+        "OVN's integration bridge, which ovn-controller makes: networks with 'ovn' have their ports there, others do not",
+        matching(LINK_NAME, f"it must match {LINK_NAME}"),
+    )
+    ovn_naming: str = _setting(
+        NAMINGS[0],
+        "how OVN's logical ports are called: <namespace>_<pod>, or as kube-ovn has it <pod>.<namespace>",
+        one_of(NAMINGS),
+    )
+    ovn_rundir: str = _setting(
+        "/var/run/ovn",
+        "where ovn-controller's control socket is, which is asked why a logical port is not installed",
+        directory(),
+    )
     network_objects: bool = _setting(
         False, "whether objects of the API (ProviderNetwork, Vlan, Subnet of userspace-cni.io) describe this node's network"
     )

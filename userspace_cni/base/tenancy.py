@@ -5,10 +5,10 @@ tenants may name. Only an ADD with a pod of a cluster is bound: without a pod th
 CHECK, DEL and GC of an existing attachment must never ask this module: later rules do not hold for it.
 
 A rule names namespaces and, by kind, what they may use. If rules for a namespace name a kind, it may use of that kind all that
-they name together, and nothing else; if no rule does, the kind is not bound, but for two things of which a namespace has none
-without a rule: outputs of mirrors, which hear what others say, and bridges of provider networks, which lead to the node's own
-wire. An unknown key, an empty list of namespaces and a
-pattern that no name can match are errors: each would allow what the rule was written to forbid.
+they name together, and nothing else; if no rule does, the kind is not bound, but for what a namespace has not without a rule:
+outputs of mirrors, which hear what others say; bridges of provider networks, which lead to the node's own wire; OVN's
+integration bridge as a bridge, and of OVN's logical switches any but the node's own. An unknown key, an empty list of namespaces
+and a pattern that no name can match are errors: each would allow what the rule was written to forbid.
 
 To add a kind: a field of `Rule`, its reader in `READERS`, its name in `_KINDS`, and a function that decides.
 """
@@ -22,13 +22,15 @@ from fnmatch import fnmatchcase
 from string import ascii_letters, ascii_lowercase, digits
 from typing import Any, Final
 
-from userspace_cni.base.errors import BridgeRefused, InvalidConfig, MirrorRefused
+from userspace_cni.base.errors import BridgeRefused, InvalidConfig, LogicalPortRefused, MirrorRefused
+from userspace_cni.base.logical_ports import NODE_SWITCH
 from userspace_cni.base.mirrors import NAME_CHARACTERS, NAME_FIRST, NAME_MAX
 from userspace_cni.base.vlans import BRIDGE_MAX, Vlan, list_carried_vlans, vlan_ranges
 
 _PART: Final = re.compile(r"\[!?[^\]]+\]|.", re.DOTALL)
 _DIRECTORIES: Final = re.compile(r"(/+(?!\.\.?(/|\Z))[^/\0]+)+/*")
-_KINDS: Final = ("bridges", "directories", "mirrors", "mirror_outputs")
+_KINDS: Final = ("bridges", "directories", "logical_switches", "mirrors", "mirror_outputs")
+_EVERY: Final = "*"
 _SHOWN_MAX: Final = 5
 
 
@@ -56,14 +58,15 @@ _NAMESPACES: Final = _Names(f"{ascii_lowercase}{digits}-", ascii_lowercase + dig
 _BRIDGES: Final = _Names(f"{ascii_letters}{digits}_.-", f"{ascii_letters}{digits}_", f"{ascii_letters}{digits}_.-", BRIDGE_MAX)
 
 _MIRRORS: Final = _Names(NAME_CHARACTERS, NAME_FIRST, NAME_CHARACTERS, NAME_MAX)
+_SWITCHES: Final = _Names(f"{ascii_letters}{digits}_.:/-", f"{ascii_letters}{digits}_", f"{ascii_letters}{digits}_.:/-", 253)
 
 
 @dataclass(frozen=True)
 class Rule:
     """One `[[rule]]` of the settings, the `number`th (from 1). A kind that is None is not named; () allows nothing of it.
 
-    `namespaces`, `bridges`, `mirrors` and `mirror_outputs` are glob patterns. `vlans`: what ports on these bridges may carry,
-    None for all VLANs. Of `mirrors` a port may be a source, of `mirror_outputs` the output.
+    All but `vlans` and `directories` are glob patterns. `vlans`: what ports on these bridges may carry, None for all VLANs. Of
+    `mirrors` a port may be a source, of `mirror_outputs` the output. `logical_switches` are OVN's, NODE_SWITCH among them.
     """
 
     number: int
@@ -73,6 +76,7 @@ class Rule:
     directories: tuple[str, ...] | None = None
     mirrors: tuple[str, ...] | None = None
     mirror_outputs: tuple[str, ...] | None = None
+    logical_switches: tuple[str, ...] | None = None
 
     def is_for(self, namespace: str) -> bool:
         return _matches(namespace, self.namespaces)
@@ -139,6 +143,35 @@ def require_opened(rules: Iterable[Rule], namespace: str, bridge: str) -> None:
         raise BridgeRefused(
             f"key 'host.bridge.bridgeName' is {bridge!r}, which pods of namespace {namespace!r} cannot have",
             "it is a provider network's, and leads to the node's own wire: only a setting [[rule]] with 'bridges' opens it",
+        )
+
+
+def require_logical_switch(rules: Iterable[Rule], namespace: str, switch: str) -> None:
+    """Raise LogicalPortRefused unless a pod of the namespace may have a port of this switch of OVN's.
+
+    `switch`: "" for one that is not known here, where the pod names a logical port that is not its namespace's. The namespace ""
+    is none, and not bound.
+    """
+    ruling = [rule for rule in rules if namespace and rule.logical_switches is not None and rule.is_for(namespace)]
+    named = [each for rule in ruling for each in rule.logical_switches or ()]
+    allowed = (_matches(switch, named) if ruling else switch == NODE_SWITCH) if switch else _EVERY in named
+    if not namespace or allowed:
+        return
+    what = f"key 'ovn.switch' is {switch!r}" if switch else "the logical port is not named after a pod of its own namespace"
+    raise LogicalPortRefused(
+        f"{what}, which pods of namespace {namespace!r} cannot have",
+        _allowing((rule, ", ".join(rule.logical_switches or ())) for rule in ruling)
+        or f"the node's own switch is {NODE_SWITCH!r}: only a setting [[rule]] with 'logical_switches' opens others",
+    )
+
+
+def require_bridge_of_ovn(rules: Iterable[Rule], namespace: str, bridge: str) -> None:
+    """Raise BridgeRefused unless a rule opens OVN's integration bridge to ports of the namespace that are no logical ports."""
+    opens = (rule for rule in rules if rule.bridges is not None and rule.is_for(namespace) and _matches(bridge, rule.bridges))
+    if namespace and next(opens, None) is None:
+        raise BridgeRefused(
+            f"key 'host.bridge.bridgeName' is {bridge!r}, which is OVN's and forwards nothing of ports that OVN does not know",
+            "write 'ovn': {} for a logical port; only a setting [[rule]] with 'bridges' opens the bridge to others",
         )
 
 
@@ -217,6 +250,7 @@ READERS: Final[Mapping[str, Callable[[list[Any], str], object]]] = {
     "vlans": _read_vlans,
     "mirrors": _names(_MIRRORS.has, "the name of a mirror, in which * ? and [a-z] match as in a shell"),
     "mirror_outputs": _names(_MIRRORS.has, "the name of a mirror, in which * ? and [a-z] match as in a shell"),
+    "logical_switches": _names(_SWITCHES.has, "the name of a logical switch, in which * ? and [a-z] match as in a shell"),
     "directories": _names(_DIRECTORIES.fullmatch, "the absolute path of a directory, without '..'"),
 }
 

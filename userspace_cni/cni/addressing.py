@@ -1,7 +1,8 @@
 """Where a pod's annotations put one of its interfaces: addresses, MAC, VLAN, and which kind of link their author meant. Pure.
 
 A controller, or a user by hand, has written them: kube-ovn's form (`ip_address`, `cidr`, `gateway`, `mac_address`, `routes`,
-`vlan_id`) or that of OVN's own tools (`ovn`). Both families may be in one annotation, separated by commas.
+`vlan_id`), or that of OVN's tools and of the controller of logical ports: `ovn`, of several networks `k8s.ovn.org/pod-networks`.
+Both families may be in one annotation, separated by commas; in OVN's also in a list.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from typing import Any, Final
 from userspace_cni.base.addresses import why_not_in_subnet
 from userspace_cni.base.errors import DelegateBroken, InvalidConfig
 from userspace_cni.base.vlans import VLAN_MAX, Vlan
-from userspace_cni.cni.annotations import OVN, PodInterface, refusal
+from userspace_cni.cni.annotations import PodInterface, refusal
 from userspace_cni.cni.json_values import unicast
 from userspace_cni.cni.result import EMPTY, LATEST, LINK_SCOPE, ROUTE_KEYS, ResultAddresses, read_addresses
 
 _DEFAULT: Final = {4: "0.0.0.0/0", 6: "::/0"}
 _ADDRESSES_MAX: Final = 8
+_ADDRESS_KEYS: Final = ("ip_address", "ip_addresses")
+_GATEWAY_KEYS: Final = ("gateway_ip", "gateway_ips")
 _ROUTES_MAX: Final = 64
 _NIC_TYPES: Final = ("veth-pair", "internal-port", "offload-port", "dpdk-port")
 """The kinds of `pod_nic_type` that kube-ovn has or had; for any other text it makes a veth."""
@@ -51,14 +54,17 @@ def missing(annotations: Mapping[str, str], interface: PodInterface) -> str:
 
     Raises InvalidConfig for what is there and cannot be meant, whatever else comes.
     """
-    if interface.ovn(annotations).get("ip_address"):
+    tools = interface.ovn_annotation
+    if _text_of(interface.ovn(annotations), _ADDRESS_KEYS, tools):
         return ""
+    lacking = f"{tools} with 'ip_address'" + (f" of network {interface.network}" if interface.logical == "further" else "")
+    if not interface.kubeovn_read:
+        return lacking
     name, text = interface.kubeovn(annotations, "ip_address")
     cidr_name, cidr = interface.kubeovn(annotations, "cidr")
     networks = _networks(cidr, f"annotation '{cidr_name}'")
     if not text:
-        tools = f", or {OVN} with 'ip_address'" if interface.is_default else ""
-        return f"{name} (with {name.removesuffix('ip_address')}cidr){tools}"
+        return f"{name} (with {name.removesuffix('ip_address')}cidr){f', or {lacking}' if tools else ''}"
     addresses = _split(text, f"annotation '{name}'")
     return "" if networks or all(address.has_length for address in addresses) else f"{name.removesuffix('ip_address')}cidr"
 
@@ -78,9 +84,8 @@ def read_noted(annotations: Mapping[str, str], interface: PodInterface) -> Noted
     if vlan and not (vlan.isascii() and vlan.isdecimal() and len(vlan) < 5 and int(vlan) <= VLAN_MAX):
         raise refusal(f"annotation '{vlan_name}' is {vlan!r}", f"it must be from 0 to {VLAN_MAX}; 0 is no VLAN")
     mac_name, mac = interface.kubeovn(annotations, "mac_address")
-    ovns = interface.ovn(annotations).get("mac_address")
-    if ovns:
-        mac_name, mac = f"{OVN}': 'mac_address", str(ovns)
+    if ovns := _text_of(interface.ovn(annotations), ("mac_address",), interface.ovn_annotation):
+        mac_name, mac = f"{interface.ovn_annotation}': 'mac_address", ovns
     _, kind = interface.kubeovn(annotations, "pod_nic_type")
     nic_type = kind if kind in _NIC_TYPES else ""
     return NotedAddresses(unicast(mac, f"annotation '{mac_name}'") if mac else "", int(vlan or 0) or None, nic_type)
@@ -102,13 +107,27 @@ def choose_vlan(network: Vlan, noted: NotedAddresses) -> Vlan:
 
 def _ovn(annotations: Mapping[str, str], interface: PodInterface) -> ResultAddresses | None:
     """What OVN's own tools say; None for nothing."""
-    said = interface.ovn(annotations)
-    address, gateway = said.get("ip_address"), said.get("gateway_ip") or ""
-    if not address:
+    said, name = interface.ovn(annotations), interface.ovn_annotation
+    addresses, gateways = (_text_of(said, keys, name) for keys in (_ADDRESS_KEYS, _GATEWAY_KEYS))
+    if not addresses:
         return None
-    where = {key: f"annotation '{OVN}': '{key}'" for key in ("ip_address", "gateway_ip")}
-    ips = _with_gateways(_interfaces(str(address), where["ip_address"], [], ""), str(gateway), where["gateway_ip"])
-    return ResultAddresses(ips, _default_routes(ips))
+    where = {key: f"annotation '{name}': '{key}'" for key in ("ip_address", "gateway_ip")}
+    ips = _with_gateways(_interfaces(addresses, where["ip_address"], [], ""), gateways, where["gateway_ip"])
+    return ResultAddresses(ips, _default_routes(ips) if interface.is_default else ())
+
+
+def _text_of(said: Mapping[str, object], keys: tuple[str, ...], name: str) -> str:
+    """The value of the first of the keys that has one, of a list its items with commas between; "" for none."""
+    for key in keys:
+        value = said.get(key)
+        items = value if isinstance(value, list) else [value]
+        if value and (len(items) > _ADDRESSES_MAX or not all(isinstance(item, str) for item in items)):
+            raise refusal(
+                f"annotation '{name}': '{key}' is {value!r}", f"it must be a text, or a list of {_ADDRESSES_MAX} at most"
+            )
+        if value:
+            return ",".join(map(str, items))
+    return ""
 
 
 def _kubeovn(annotations: Mapping[str, str], interface: PodInterface) -> ResultAddresses:

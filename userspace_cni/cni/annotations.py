@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from userspace_cni.base.errors import InvalidConfig, shorten
 from userspace_cni.pod.strict_json import JsonReader, once
@@ -19,9 +19,14 @@ DEFAULT_INTERFACE: Final = "eth0"
 """The name that every runtime gives to the interface of a pod's default network."""
 OVN: Final = "ovn"
 """The annotation that OVN's own tools write for the default interface: ip_address, mac_address, gateway_ip."""
+POD_NETWORKS: Final = "k8s.ovn.org/pod-networks"
+"""The same of several interfaces, as ovn-kubernetes writes it: an object by network."""
+Logical = Literal["", "first", "further"]
+"""Which logical port of OVN of its pod an interface is, "" for none."""
 
 _READ: Final = (
-    *("kubernetes.io/ingress-bandwidth", "kubernetes.io/egress-bandwidth", "userspace/bandwidth", "userspace/mirror", OVN),
+    *("kubernetes.io/ingress-bandwidth", "kubernetes.io/egress-bandwidth", "userspace/bandwidth", "userspace/mirror"),
+    *(OVN, POD_NETWORKS),
 )
 _KUBEOVN: Final = (
     *("ip_address", "mac_address", "gateway", "cidr", "routes", "default_route", "vlan_id", "mirror", "pod_nic_type"),
@@ -29,6 +34,8 @@ _KUBEOVN: Final = (
 )
 _THEIRS: Final = re.compile(rf"(.+\.)?ovn(\.[^./]+)?\.kubernetes\.io/({'|'.join(_KUBEOVN)})")
 _JSON: Final = JsonReader(once, deepest=8)
+_OVN_EXAMPLE: Final = '{"ip_address": "192.0.2.7/24", "mac_address": "02:00:00:00:00:07", "gateway_ip": "192.0.2.1"}'
+_REPR_ITEM: Final = re.compile(r"\s*u?(['\"])(\w{1,32})\1\s*:\s*u?(['\"])([\w.:/, -]{0,256})\3\s*(,|\Z)", re.ASCII)
 _TEXT_MAX: Final = 16 << 10
 """Characters of an annotation: twice what 64 routes, or the limits of a hundred interfaces, need."""
 
@@ -47,13 +54,15 @@ def refusal(message: str, details: str) -> InvalidConfig:
 class PodInterface:
     """An interface of a pod, as annotations know it: the name of its network, the pod's namespace, its name in the pod.
 
-    `kubeovn_read`: whether the annotations of kube-ovn and OVN are read (setting kubeovn_annotations).
+    `kubeovn_read`: whether the annotations of kube-ovn and OVN are read (setting kubeovn_annotations). `logical`: a logical
+    port's addresses are where the controller of logical ports writes them, whatever that setting says.
     """
 
     network: str
     namespace: str
     ifname: str
     kubeovn_read: bool = False
+    logical: Logical = ""
 
     @property
     def is_default(self) -> bool:
@@ -79,10 +88,30 @@ class PodInterface:
                 return name, value
         return f"{self.usual_provider}.kubernetes.io/{key}", ""
 
+    @property
+    def ovn_annotation(self) -> str:
+        """The annotation of OVN's tools that is about the interface, "" for none."""
+        if self.logical == "further":
+            return POD_NETWORKS
+        return OVN if self.logical or (self.kubeovn_read and self.is_default) else ""
+
     def ovn(self, annotations: Mapping[str, str]) -> dict[str, object]:
-        """What the annotation of OVN's tools says, if it is this interface's; {} for nothing. Raises InvalidConfig."""
-        text = read_annotation(annotations, OVN) if self.kubeovn_read and self.is_default else ""
-        return json_object(OVN, text, '{"ip_address": "192.0.2.7/24", "gateway_ip": "192.0.2.1"}') if text else {}
+        """What that annotation says of the interface; {} for nothing. Raises InvalidConfig."""
+        name = self.ovn_annotation
+        text = read_annotation(annotations, name) if name else ""
+        if not text:
+            return {}
+        if name == OVN:
+            return _read_repr(text) or json_object(name, text, _OVN_EXAMPLE)
+        example = f'{{"{self.namespace}/{self.network}": {_OVN_EXAMPLE}}}'
+        held = json_object(name, text, example)
+        for key in (f"{self.namespace}/{self.network}/{self.ifname}", f"{self.namespace}/{self.network}", self.network):
+            said = held.get(key)
+            if isinstance(said, dict):
+                return said
+            if said is not None:
+                raise refusal(f"annotation '{name}' has {said!r} as {key!r}, not an object", f"it must look like {example}")
+        return {}
 
     @property
     def usual_provider(self) -> str:
@@ -119,3 +148,18 @@ def json_object(name: str, text: str, example: str) -> dict[str, object]:
     if not isinstance(held, dict):
         raise refusal(f"annotation '{name}' is {text!r}, not a JSON object", f"it must look like {example}")
     return held
+
+
+def _read_repr(text: str) -> dict[str, object]:
+    """An object of plain texts as Python writes a dict, which OVN's tools did before they wrote JSON; {} for any other text."""
+    inside = text.strip()
+    if not (inside.startswith("{") and inside.endswith("}")):
+        return {}
+    inside, held, at = inside[1:-1], {}, 0
+    while at < len(inside):
+        item = _REPR_ITEM.match(inside, at)
+        if item is None or item[2] in held:
+            return {}
+        held[item[2]] = item[4]
+        at = item.end()
+    return dict[str, object](held)

@@ -28,7 +28,7 @@ in another spelling is refused, for its author expects what would not be."""
 _PARTS: Final = ("vhost", "bridge")
 PLACES: Final[Mapping[str, tuple[str, ...]]] = {
     "": (*TOP, *STANDARD),
-    **{place: names(place) for place in ("bandwidth", "netem", "mirrors")},
+    **{place: names(place) for place in ("bandwidth", "netem", "mirrors", "ovn")},
     **{place: names(place) for side in ("host", "container") for place in (side, *(f"{side}.{part}" for part in _PARTS))},
 }
 """The known keys of each object of ours, or of each object of a list, whose keys are compared."""
@@ -36,7 +36,7 @@ MARKED: Final = "cni.dev/"
 """The prefix of keys that a runtime adds."""
 
 _LISTED: Final = "mirrors"
-_LIMITS: Final = ("bandwidth", "netem", _LISTED)
+_BLOCKS: Final = ("bandwidth", "netem", "ovn", _LISTED)
 _LEFT_OUT: Final[Mapping[str, str]] = {part: f"host.{part}" for part in _PARTS}
 """Blocks of `host` that are also compared at the top: their author may have forgotten `host`."""
 _OTHERS: Final = (
@@ -51,7 +51,7 @@ _LIMIT: Final = "no limit is set; write 'bandwidth' at the top, with 'egressRate
 _INSTEAD: Final[Mapping[str, str]] = {
     "ingresspolicingrate": _LIMIT,
     "ingresspolicingburst": _LIMIT,
-    "ovnport": "interfaces here are no logical ports of OVN",
+    "ovnport": "the interface is no logical port of OVN; write 'ovn': {}, or 'OvnPort' into 'args.cni' of one pod",
     "vlan": "no VLAN is set; write 'host.bridge.vlanId'",
     "trunk": "no VLANs are set; write 'host.bridge.trunks'",
     "routes": "no routes are set; write 'ipam.routes'",
@@ -106,6 +106,13 @@ def normalize_keys(raw: Mapping[str, Any], known: Iterable[str], place: str) -> 
         if name is not None:
             found[name] = value
     return found
+
+
+def args_cni(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The object `args.cni`; what is none says nothing: other programs have conventions of their own for `args`."""
+    args = raw.get("args")
+    cni = args.get("cni") if isinstance(args, dict) else None
+    return cni if isinstance(cni, dict) else {}
 
 
 def check(raw: Mapping[str, Any], warn: Callable[[str], object]) -> None:
@@ -167,7 +174,7 @@ def _objects(raw: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield block, held
         for part, below in _held(held, _PARTS):
             yield path_of(block, part), below
-    yield from _held(raw, _LIMITS)
+    yield from _held(raw, _BLOCKS)
 
 
 def _held(raw: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from userspace_cni.base.limits import RATE_MAX, RATE_MIN
+from userspace_cni.base.logical_ports import NODE_SWITCH, SWITCH_NAME
 from userspace_cni.base.mirrors import MIRRORS_MAX
 from userspace_cni.base.mirrors import NAME as MIRROR_NAME
 from userspace_cni.base.port_kinds import CHOICES
@@ -118,7 +119,9 @@ TABLE: Final[tuple[Key, ...]] = (
     Key("host", dict, "the node's side: bridge, VLANs, socket"),
     Key("container", dict, "the application's side"),
     Key("consumer", str, "who uses the interfaces", default="pod"),
-    Key("addresses", str, "source of addresses, MAC and VLAN instead of ipam: the pod's annotations", choices=("annotations",)),
+    Key("addresses", str, "source of addresses, MAC and VLAN instead of ipam: the pod's annotations; unknown for a logical port "
+        "whose addresses only its pod knows", choices=("annotations", "unknown")),
+    Key("ovn", dict, "the port is a logical port of OVN"),
     Key("subnet", str, "the Subnet object that says bridge, VLAN, MTU, addresses and gateway", pattern=OBJECT.pattern,
         check=object_name),
     Key("bandwidth", dict, "limits of the interface, towards the pod (ingress) and from it"),
@@ -138,7 +141,7 @@ TABLE: Final[tuple[Key, ...]] = (
     Key("dns", dict, "repeated in the result", standard=True),
     Key("capabilities", dict, "what may be passed in runtimeConfig: mac, ips, bandwidth, CNIDeviceInfoFile", standard=True),
     Key("runtimeConfig", dict, "what the runtime passes", standard=True),
-    Key("args", dict, "what Multus passes: args.cni has mac and ips", standard=True),
+    Key("args", dict, "what Multus passes: args.cni has mac, ips and OvnPort", standard=True),
     Key("prevResult", dict, "ADD's result, which the runtime passes", standard=True),
     Key("disableCheck", bool, "the runtime does not call CHECK", standard=True),
     Key("disableGC", bool, "the runtime does not call GC", standard=True),
@@ -156,6 +159,12 @@ TABLE: Final[tuple[Key, ...]] = (
     Key("jitter_ms", int, "by how much the delay varies, in ms", "netem", "0", bounds=(0, _DELAY_MAX)),
     Key("loss_percent", int, "frames that are lost, in percent", "netem", "0", bounds=(0, 100)),
     Key("limit", int, "frames that wait, at most", "netem", "the kernel's", bounds=(0, _QUEUE_MAX)),
+    Key("switch", str, "the logical switch: node for the node's own, or the name of another", "ovn", NODE_SWITCH,
+        pattern=SWITCH_NAME),
+    Key("wait", str, "ADD ends when OVN has installed the port, or when the interface is open", "ovn", "installed",
+        ("installed", "port")),
+    Key("portSecurity", bool, "OVN drops what the pod sends from other addresses than its own", "ovn", "true"),
+    Key("requestedChassis", bool, "only the pod's node may have the logical port", "ovn", "true"),
     Key("name", str, "the mirror", "mirrors", pattern=MIRROR_NAME.pattern, required=True),
     Key("from", bool, "frames that come from the pod", "mirrors", "true, unless another direction is said"),
     Key("to", bool, "frames that go to the pod", "mirrors", "true, unless another direction is said"),
@@ -220,6 +229,7 @@ TABLE: Final[tuple[Key, ...]] = (
     Key("cni", dict, "what the pod's network selection says", "args", standard=True),
     Key("mac", str, "the MAC", "args.cni", pattern=_MAC, check=_later),
     Key("ips", list, "addresses that the IPAM plugin is asked for", "args.cni"),
+    Key("OvnPort", str, "the logical port of OVN that the interface is", "args.cni"),
 )  # fmt: skip
 _BY_PATH: Final[Mapping[str, Key]] = {key.path: key for key in TABLE}
 

@@ -29,6 +29,7 @@ from userspace_cni.cni.interface_keys import LinkOptions, choose_kernel_port, re
 from userspace_cni.cni.json_values import read_typed, unicast
 from userspace_cni.cni.mirror_keys import read_mirror_output, read_mirrors
 from userspace_cni.cni.network_keys import SOCKET_FILE_MAX, TABLE, key_at, names, read
+from userspace_cni.cni.ovn_keys import OvnOptions, read_ovn, source_of_addresses
 from userspace_cni.cni.request import Request
 from userspace_cni.cni.result import ADDRESSES_MAX
 from userspace_cni.pod.mac import six_octets
@@ -41,7 +42,6 @@ DEFAULT_CONSUMER: Final = "pod"
 _MODES: Final = ("", "client", "server")
 _OF_ONE_VLAN: Final = ("access", "dot1q-tunnel")
 _NOTED: Final = "annotations"
-_LOGICAL_PORT: Final = "ovnport"
 _ADDRESS_FORM: Final = "it must be addresses of one machine, such as 192.0.2.7/24 or 2001:db8::7/64"
 
 
@@ -82,6 +82,7 @@ class Options:
 
     `role_given`: there is a `host` block, which has meant server where it says no mode; `mode_given`: it says one. `link`: what
     it says of a kernel link, None for a vhost-user interface. `addresses_noted`: the addresses are in the pod's annotations.
+    `ovn`: the logical port that the interface is, None for none; its `bridge` is OVN's, unless the network names one.
     """
 
     ovs_role: Role
@@ -103,6 +104,7 @@ class Options:
     mirrors: tuple[MirrorSource, ...] = ()
     mirror_output: str = ""
     addresses_noted: bool = False
+    ovn: OvnOptions | None = None
 
     @property
     def mirror_outputs(self) -> tuple[str, ...]:
@@ -139,7 +141,6 @@ def read_options(request: Request, consumers: Mapping[str, ConsumerRules], warn:
     raw = request.network.raw
     keys.check(raw, warn)
     _require_leasable(request)
-    _require_no_logical_port(request)
     top = keys.normalize_keys(raw, keys.TOP, "")
     runtime = read_typed(raw, "runtimeConfig", dict, {})
     host, container = _block(top, "host"), _block(top, "container")
@@ -174,11 +175,13 @@ def read_options(request: Request, consumers: Mapping[str, ConsumerRules], warn:
     bandwidth = _read_limits(top, runtime, link, {"host": host, "container": container})
     mirrors = read_mirrors(top, warn)
     output = read_mirror_output(top, mirrors)
+    ovn = read_ovn(request, top, bridge)
+    source = source_of_addresses(top, request.network.ipam, is_logical=ovn is not None)
     return Options(
         ovs_role=ovs_role,
         role_given=role_given,
         mode_given=bool(asked_mode),
-        bridge=read(bridge, "host.bridge.bridgeName") or DEFAULT_BRIDGE,
+        bridge=read(bridge, "host.bridge.bridgeName") or ("" if ovn else DEFAULT_BRIDGE),
         vlan=_read_vlan(bridge),
         mtu=read(host, "host.mtu"),
         socket_file=_read_socket_file(vhost),
@@ -193,7 +196,8 @@ def read_options(request: Request, consumers: Mapping[str, ConsumerRules], warn:
         bandwidth=bandwidth,
         mirrors=mirrors,
         mirror_output=output,
-        addresses_noted=_read_addressing(request, top, link, output),
+        addresses_noted=_read_addressing(request, source, link, output),
+        ovn=ovn,
     )
 
 
@@ -231,15 +235,12 @@ def _part(block: Mapping[str, Any], name: str) -> dict[str, Any]:
     return part
 
 
-def _read_addressing(request: Request, top: Mapping[str, Any], link: LinkOptions | None, output: str) -> bool:
-    """Whether the addresses are in the pod's annotations.
+def _read_addressing(request: Request, said: str, link: LinkOptions | None, output: str) -> bool:
+    """Whether the addresses are in the pod's annotations; `said`: the source that the network names, "" for none or an `ipam`.
 
     Raises for sources of addresses that exclude one another or cannot be, and for keys that lack one.
     """
-    said: str = read(top, "addresses") or ""
     ipam = request.network.ipam
-    if said not in ("", _NOTED):
-        raise InvalidConfig(f"key 'addresses' is {said!r}", f"it can be {_NOTED!r}; an IPAM plugin is named in 'ipam'")
     if said and ipam:
         raise InvalidConfig(
             f"key 'addresses' is {said!r} beside 'ipam.type' {ipam!r}: addresses come from one place", "remove one of the two"
@@ -257,9 +258,9 @@ def _read_addressing(request: Request, top: Mapping[str, Any], link: LinkOptions
         raise UnsupportedField(
             "key 'ipMasq' is true: an interface at a bridge of OVS has no address on the host to masquerade", "remove it"
         )
-    if link and not (said or ipam):
+    if link and not (said == _NOTED or ipam):
         require_no_addresses_needed(link)
-    return bool(said)
+    return said == _NOTED
 
 
 def _read_limits(
@@ -388,21 +389,6 @@ def _asked_ips(request: Request, runtime: Mapping[str, Any], warn: Warn) -> tupl
     return tuple(ips)
 
 
-def _require_no_logical_port(request: Request) -> None:
-    """Refuse the name of a port of OVN, as ovs-cni and a fork of the former plugin have it, from network, Multus or runtime.
-
-    Keys match without regard to case there. A port that OVN does not know of would be on another network than is asked for.
-    """
-    told = (("CNI_ARGS holds {}={!r}", request.environment.args), ("key 'args.cni.{}' is {!r}", _args_cni(request)))
-    for words, held in told:
-        for key, value in held.items():
-            if keys.fold_case(key) == _LOGICAL_PORT and value not in (None, ""):
-                raise UnsupportedField(
-                    f"{words.format(key, value)}: interfaces here are no logical ports of OVN",
-                    f"leave {key} out for an interface on the bridge 'host.bridge.bridgeName' alone",
-                )
-
-
 def _require_leasable(request: Request) -> None:
     """Refuse what the IPAM plugin could only answer with more than an interface has, or with what none has, before it is run."""
     ipam = read_typed(request.network.raw, "ipam", dict, {})
@@ -437,16 +423,9 @@ def _why_no_address(text: object) -> str | None:
         return None
 
 
-def _args_cni(request: Request) -> Mapping[str, Any]:
-    """The object `args.cni`; what is none says nothing: other programs have conventions of their own for `args`."""
-    args = request.network.raw.get("args")
-    cni = args.get("cni") if isinstance(args, dict) else None
-    return cni if isinstance(cni, dict) else {}
-
-
 def _asked_by_args(request: Request) -> Mapping[str, Any]:
     """What `args.cni` asks for: the bridge plugin and ovs-cni take these keys in any case."""
-    return keys.normalize_keys(_args_cni(request), names("args.cni"), "args.cni")
+    return keys.normalize_keys(keys.args_cni(request.network.raw), names("args.cni"), "args.cni")
 
 
 def _read_dns(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -97,6 +97,9 @@ class PodConsumer:
         """A MAC of network, container and interface."""
         return mac.derive_mac(request.network.name, request.environment.container_id, request.environment.ifname)
 
+    def logical_owner(self, pod: Pod) -> tuple[str, str]:
+        return pod.name, pod.api_uid or pod.uid
+
     def marks(self, pod: Pod) -> Mapping[str, str]:  # noqa: ARG002
         return {}
 

@@ -36,6 +36,8 @@ CLIENTS_MAX = 32
 
 MIRROR = "kubernetes.io/config.mirror"
 """Annotation of a mirror pod: the UID of its static pod."""
+_MACHINE = "VirtualMachineInstance"
+_KUBEVIRT = "kubevirt.io/"
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _NEEDED = "the account needs the verbs get on pods and patch (or update) on pods/status"
@@ -187,7 +189,15 @@ def view_of(pod: Mapping[str, Any]) -> Pod:
         annotations=annotations_of(pod),
         deleting=bool(metadata.get("deletionTimestamp")),
         lacks_hugepages=bool(spec.get("containers")) and not _may_have_hugepages(spec),
+        api_uid=metadata.get("uid", ""),
+        machine_uid=next((each.get("uid", "") for each in machines_of(pod)), ""),
     )
+
+
+def machines_of(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The references of a pod to the VirtualMachineInstance that owns it: one of a launcher, none of another pod."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return [each for each in owners if each.get("kind") == _MACHINE and each.get("apiVersion", "").startswith(_KUBEVIRT)][:1]
 
 
 def containers_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -223,6 +233,8 @@ def is_pod(body: Mapping[str, Any]) -> bool:
         pod.namespace,
         pod.name,
         pod.uid,
+        pod.api_uid,
+        pod.machine_uid,
         *pod.annotations.values(),
         *(path for paths in pod.mounts.values() for path in paths),
     )

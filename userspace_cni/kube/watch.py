@@ -26,7 +26,7 @@ from userspace_cni.cni.annotations import is_read
 from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_pages import text
 from userspace_cni.kube.list_watch import Collection, ListWatch, WatchTimes
-from userspace_cni.kube.pod_requests import HUGEPAGES, MIRROR, MODESTY, annotations_of, command_of, is_pod, view_of
+from userspace_cni.kube.pod_requests import HUGEPAGES, MIRROR, MODESTY, annotations_of, command_of, is_pod, machines_of, view_of
 from userspace_cni.kube.resources import PODS
 from userspace_cni.kube.versions import is_older
 from userspace_cni.pod import document, launcher
@@ -210,6 +210,8 @@ def _kept(pod: Mapping[str, Any]) -> dict[str, Any]:
     metadata = {name: pod["metadata"][name] for name in _KEPT_METADATA if pod["metadata"].get(name)}
     annotations = pod["metadata"].get("annotations") or {}
     metadata["annotations"] = {name: value for name, value in annotations.items() if name in _NOTES or is_read(name)}
+    if owners := machines_of(pod):
+        metadata["ownerReferences"] = [{key: owners[0].get(key, "") for key in ("apiVersion", "kind", "uid")}]
     begin = [_kept_memory(container) for container in spec.get("initContainers") or ()]
     containers = [_kept_container(container) for container in spec.get("containers") or ()]
     volumes = [

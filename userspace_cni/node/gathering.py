@@ -6,7 +6,7 @@ It changes nothing on the node: what it raises leaves nothing to be undone.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from userspace_cni.attachment.facts import (
@@ -25,13 +25,15 @@ from userspace_cni.base.errors import ContainerGone, Unavailable, UnsupportedFie
 from userspace_cni.base.log import say
 from userspace_cni.base.notices import HUGEPAGES_MISSING, VOLUME_MISSING, give
 from userspace_cni.base.tenancy import require_mirrors, require_opened, require_port
+from userspace_cni.base.vlans import Vlan
 from userspace_cni.cni.addressing import choose_vlan, read_addresses_noted
-from userspace_cni.cni.annotations import PodInterface
+from userspace_cni.cni.annotations import DEFAULT_INTERFACE, PodInterface
 from userspace_cni.cni.bandwidth import Bandwidth, limits_of, require_possible, resolve
 from userspace_cni.cni.interface_keys import choose_kernel_port, require_openable
 from userspace_cni.cni.mirror_keys import mirrors_of
 from userspace_cni.cni.result import EMPTY
 from userspace_cni.node.pod_annotations import find_awaited_addresses, has_enough, interface_of, read_addresses, require_addresses
+from userspace_cni.node.pod_logical_port import KUBEOVN, logical_port, require_allowed
 from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
 
 if TYPE_CHECKING:
@@ -89,8 +91,7 @@ class LocalGathering:
         if not self.options.addresses_noted:
             return None
         self._reach_allowed()  # what is refused waits for nothing
-        kubeconfig = self._kubeconfig()
-        interface = interface_of(self.request, self.node.installation.settings)
+        kubeconfig, interface = self._kubeconfig(), self._interface
 
         def sources() -> tuple[PodWatch | None, KubeClient]:
             return None if kubeconfig else self.node.watch, self.node.installation.clients.of(kubeconfig)
@@ -104,7 +105,7 @@ class LocalGathering:
         foreign_bridge = self._reach_allowed()
         kubeconfig = self._kubeconfig()
         if self.options.addresses_noted:
-            interface = interface_of(self.request, node.installation.settings)
+            interface = self._interface
             known = self._ask_for_pod(kubeconfig, partial(has_enough, interface=interface))
             require_addresses(known, interface)
         else:
@@ -118,6 +119,10 @@ class LocalGathering:
             "netns_inode": netns_inode,
             "pod": pod,
             "foreign_bridge": foreign_bridge,
+            "bridge": self.options.bridge,
+            "logical": logical_port(
+                self.options, environment, self._interface, node.installation.settings, self.consumer.logical_owner(pod)
+            ),
             "node_ports": self._node_ports(),
         }
         if link:
@@ -144,12 +149,18 @@ class LocalGathering:
         yet: made for the pod it would be in the way of the uplink.
         """
         node, bridge, environment = self.node, self.options.bridge, self.request.environment
-        rules, namespace = node.installation.settings.rules, environment.pod_namespace
-        require_port(rules, namespace, bridge, self.options.vlan)
+        settings, namespace = node.installation.settings, environment.pod_namespace
+        rules = settings.rules
+        require_allowed(self.options, environment, settings)
         require_mirrors(rules, namespace, (each.name for each in self.options.mirrors), self.options.mirror_outputs)
         port = (host_end if self.options.link else port_name)(environment.container_id, environment.ifname)
         maker = node.switch.ports.reach(port, bridge, self.deadline)
-        if maker == "node" or (not maker and node.switch.provider_bridges.has(bridge, self.deadline)):
+        if bridge == settings.ovn_bridge:
+            if not maker:
+                from userspace_cni.switch.ovsdb.rows.bridge_row import missing_bridge_of_ovn
+
+                raise Unavailable(*missing_bridge_of_ovn(bridge))
+        elif maker == "node" or (not maker and node.switch.provider_bridges.has(bridge, self.deadline)):
             require_opened(rules, namespace, bridge)
             if not maker:
                 raise Unavailable(
@@ -158,7 +169,22 @@ class LocalGathering:
                 )
         # the link of a host end is ours: the step that makes it judges its name
         node.switch.ports.require_free([bridge, *([] if self.options.link else [port])], self.deadline)
-        return maker in ("node", "another")
+        return maker in ("node", "another") or bridge == settings.ovn_bridge
+
+    @cached_property
+    def _interface(self) -> PodInterface:
+        """The interface as annotations know it. Of a pod's logical ports the first has the pod's name: `eth0`, or the one beside
+        which the switch shows no other of this container; with kube-ovn's names it is `eth0` alone."""
+        settings, environment = self.node.installation.settings, self.request.environment
+        if self.options.ovn is None:
+            return interface_of(self.request, settings)
+        is_first = environment.ifname == DEFAULT_INTERFACE
+        if not is_first and settings.ovn_naming != KUBEOVN:
+            from userspace_cni.switch.ovn_installation import find_interfaces
+
+            found = find_interfaces(self.node.switch.ports.client, environment.container_id, self.deadline)
+            is_first = not found - {environment.ifname}
+        return interface_of(self.request, settings, "first" if is_first else "further")
 
     def _node_ports(self) -> tuple[NodePort, ...]:
         """The links of the node itself on the bridge; with their addresses, where the pod gets some.
@@ -182,10 +208,12 @@ class LocalGathering:
     def _noted(self, pod: Pod, kind: PortKind, mtu: int | None) -> dict[str, Any]:
         """VLAN, MAC, limits and mirrors: what network, runtime and pod say, within the rules and what the port's kind can do."""
         options, environment, settings = self.options, self.request.environment, self.node.installation.settings
-        interface = interface_of(self.request, settings)
+        interface = self._interface
         noted = read_addresses(pod, interface, kind)
-        vlan = choose_vlan(options.vlan, noted)
-        require_port(settings.rules, environment.pod_namespace, options.bridge, vlan)
+        vlan = Vlan()  # that of a logical port is its switch's
+        if options.ovn is None:
+            vlan = choose_vlan(options.vlan, noted)
+            require_port(settings.rules, environment.pod_namespace, options.bridge, vlan)
         asked = limits_of(pod.annotations, interface)
         limits = resolve(options.bandwidth, asked)
         require_possible(limits, kind, mtu)

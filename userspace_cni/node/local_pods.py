@@ -55,9 +55,10 @@ class LocalPods:
     def begin_gathering(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> LocalGathering:
         """What this ADD asks of node and pod, and of the API server if there is one."""
         from userspace_cni.node.gathering import FactSources, LocalGathering
+        from userspace_cni.node.pod_logical_port import place_options
 
         asked = FactSources(self._installation, self._store, self._switch, self.watch)
-        return LocalGathering(asked, request, options, consumer, deadline)
+        return LocalGathering(asked, request, place_options(options, self._installation.settings), consumer, deadline)
 
     def require_mirrors(self, environment: Environment, mirrors: Iterable[str], outputs: Iterable[str]) -> None:
         """Raise MirrorRefused unless the rules let the call's pod have that part."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, UserspaceError
 from userspace_cni.cni.interface_keys import choose_kernel_port
+from userspace_cni.node.pod_logical_port import place_options
 from userspace_cni.node.switch_sockets import NodeSockets
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class LocalSwitch:
         """The only user of OVSDB in this process."""
         from userspace_cni.host.node_net.switch_links import SwitchLinks
         from userspace_cni.switch.ovsdb.switch_database import switch_client
-        from userspace_cni.switch.ports import PortDriver
+        from userspace_cni.switch.ports import PortDriver, PortSettings
 
         settings, root, resident = self._installation.settings, self._installation.root, self._installation.resident
         kind, _, place = settings.ovsdb.partition(":")
@@ -67,7 +68,8 @@ class LocalSwitch:
         )
         links = SwitchLinks(settings.switch_netns, root)
         rundir = root.path(settings.ovs_rundir)
-        return PortDriver(client, rundir, self._journal.identity, self.sockets, links, settings.afxdp_max)
+        of_ports = PortSettings(settings.afxdp_max, root.path(settings.ovn_rundir))
+        return PortDriver(client, rundir, self._journal.identity, self.sockets, links, of_ports)
 
     @cached_property
     def provider_bridges(self) -> ProviderBridges:
@@ -132,12 +134,15 @@ class LocalSwitch:
 
     def require_serving(self, options: Options, deadline: Deadline) -> None:
         """Raise NotServing unless an ADD could be served now."""
-        link = options.link
+        link, settings = options.link, self._installation.settings
+        bridge = place_options(options, settings).bridge
         if link is None:
-            self.ports.require_serving(options.bridge, deadline)
+            self.ports.require_serving(bridge, deadline)
         else:
-            dpdk = choose_kernel_port(link, self._installation.settings.kernel_port).startswith("af_")
-            self.ports.require_serving(options.bridge, deadline, datapath=link.datapath, needs_dpdk=dpdk)
+            dpdk = choose_kernel_port(link, settings.kernel_port).startswith("af_")
+            self.ports.require_serving(bridge, deadline, datapath=link.datapath, needs_dpdk=dpdk)
+        if bridge == settings.ovn_bridge:
+            self.ports.require_bridge_of_ovn(bridge, deadline)
         self._require_writable()
 
     def ready(self, deadline: Deadline) -> None:

@@ -16,7 +16,7 @@ from userspace_cni.base.errors import ContainerGone, InvalidConfig, Unavailable,
 from userspace_cni.base.notices import ANNOTATION_IGNORED, give
 from userspace_cni.base.threads import start
 from userspace_cni.cni.addressing import NotedAddresses, missing, read_noted
-from userspace_cni.cni.annotations import PodInterface
+from userspace_cni.cni.annotations import Logical, PodInterface
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.facts import Pod
@@ -37,9 +37,9 @@ Sources = Callable[[], "tuple[PodWatch | None, KubeClient]"]
 """The watch of the node's pods, None where it is not for this pod, and the account by which it is followed elsewhere."""
 
 
-def interface_of(request: Request, settings: Settings) -> PodInterface:
-    environment = request.environment
-    return PodInterface(request.network.name, environment.pod_namespace, environment.ifname, settings.kubeovn_annotations)
+def interface_of(request: Request, settings: Settings, logical: Logical = "") -> PodInterface:
+    environment, read = request.environment, settings.kubeovn_annotations
+    return PodInterface(request.network.name, environment.pod_namespace, environment.ifname, read, logical)
 
 
 def read_addresses(pod: Pod, interface: PodInterface, kind: PortKind) -> NotedAddresses:
@@ -64,7 +64,7 @@ def find_awaited_addresses(sources: Sources, pod: Pod | None, interface: PodInte
     `sources`: by what the pod is followed, asked for when it has to be. `pod`: as it is known by now, with its UID, None
     for none. Raises InvalidConfig where no annotation could ever come, or one cannot be meant.
     """
-    if not interface.kubeovn_read:
+    if not (interface.kubeovn_read or interface.ovn_annotation):
         raise InvalidConfig(
             f"{_ASKED}: this node reads no addresses there", "set kubeovn_annotations to true, or give the network an 'ipam'"
         )

@@ -11,6 +11,7 @@ ovs-vswitchd does not answer in time; then it is unknown what happened, and `und
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from userspace_cni.base.retries import Retries
 from userspace_cni.switch.flow_renewal import FlowRenewal
 from userspace_cni.switch.kernel_links import KernelLinks, NoLinks
 from userspace_cni.switch.link_names import LinkNames
+from userspace_cni.switch.ovn_installation import LogicalPorts
 from userspace_cni.switch.ovsdb.rows.desired import MirrorPart
 from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, identity, marks_of
 from userspace_cni.switch.ovsdb.rows.port_row import desired_port, differences, marked_port, written_differences
@@ -38,12 +40,20 @@ if TYPE_CHECKING:
     from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 
+@dataclass(frozen=True)
+class PortSettings:
+    """What the node's settings say of ports. `afxdp_max`: how many of type afxdp the switch may have. `ovn_rundir`: where
+    ovn-controller has its control socket."""
+
+    afxdp_max: int = 0
+    ovn_rundir: str = "/var/run/ovn"
+
+
 class PortDriver(SwitchView, Driver[OvsPort]):
     """Applies, undoes and checks ports through the one client of OVSDB, and answers other questions about the switch.
 
     `ovs_rundir`: where ovs-vswitchd has its control socket. `store`: the id of our state directory, for the mark of that name.
     `sockets`: the files behind ports. `links`: the kernel links where ovs-vswitchd opens its ports.
-    `afxdp_max`: how many ports of type afxdp the switch may have.
     """
 
     def __init__(
@@ -53,7 +63,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         store: Callable[[], str],
         sockets: PortSockets | None = None,
         links: KernelLinks | None = None,
-        afxdp_max: int = 0,
+        settings: PortSettings = PortSettings(),
     ) -> None:
         super().__init__(client, ovs_rundir)
         self._store = store
@@ -62,11 +72,13 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         self._sockets = sockets or NoSockets()
         self._given_up = GivenUp(self._sockets.find_waiting_socket)
         self._flows = FlowRenewal(self.daemon)
-        self._afxdp_max = afxdp_max
+        self._logical = LogicalPorts(client, self.daemon, settings.ovn_rundir)
+        self._afxdp_max = settings.afxdp_max
         self._retries = Retries()
 
     def apply(self, step: OvsPort, deadline: Deadline) -> Callable[[], None]:
-        """Commit the port, and its bridge if that is missing; returns a function that waits until the interface is open.
+        """Commit the port, and its bridge if that is missing; returns a function that waits until the interface is open, and a
+        logical port installed by OVN.
 
         A port that exists and could not be opened is tried again if its application makes the socket.
         A kernel port whose link was made anew is removed first: ovs-vswitchd keeps the socket of the link that has gone. So is a
@@ -76,6 +88,17 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         SwitchRefused: a bridge of another datapath type, a limit that this kind of port cannot have, rows that ovsdb-server
         rejects, or, from the returned function, Interface.error of ovs-vswitchd and a limit that it has not set.
         """
+        return self._begin(step, deadline)
+
+    def make_again(self, step: OvsPort, deadline: Deadline) -> Callable[[], None]:
+        """As `apply`; OVN installs a port that is there again when it can, and nothing is left to be done here then."""
+        return self._begin(_not_awaited(step), deadline)
+
+    def put_back(self, step: OvsPort, deadline: Deadline) -> Callable[[], None]:
+        """As `make_again`."""
+        return self._begin(_not_awaited(step), deadline)
+
+    def _begin(self, step: OvsPort, deadline: Deadline) -> Callable[[], None]:
         from userspace_cni.ovsdb.replica import SessionLost
 
         anew = step.interface.link_by == "switch" and not self._links.index(step.name)
@@ -104,6 +127,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
                 self._links.set_up(step.name)
             if command.flows_after is not None:
                 self._flows.after(command.api, command.flows_after, deadline)
+            self._logical.await_installed(command.api, step, deadline)
 
         added = self.client.use(add, needs, what, deadline)
 
@@ -287,6 +311,10 @@ class PortDriver(SwitchView, Driver[OvsPort]):
             hint = "the host end of a veth has to be in the network namespace of ovs-vswitchd: is setting switch_netns right?"
             raise SwitchRefused(f"port {step.name}: there is no link of that name", hint)
         return {IFINDEX: str(index)}
+
+
+def _not_awaited(step: OvsPort) -> OvsPort:
+    return replace(step, logical=replace(step.logical, waits=False)) if step.logical else step
 
 
 def _rows_of(step: OvsPort) -> frozenset[Clause]:

@@ -13,7 +13,7 @@ from userspace_cni.attachment.steps import OWNER, OwnerKind, PortRef, owner_kind
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, Unavailable
 from userspace_cni.base.port_kinds import Datapath
-from userspace_cni.switch.ovsdb.rows.bridge_row import DATAPATH_TYPE, datapath_of
+from userspace_cni.switch.ovsdb.rows.bridge_row import DATAPATH_TYPE, datapath_of, missing_bridge_of_ovn
 from userspace_cni.switch.ovsdb.rows.interface_row import SERVER_PATH
 from userspace_cni.switch.ovsdb.rows.marks import BridgeMaker, is_ours, made_by
 from userspace_cni.switch.ovsdb.rows.port_row import KnownPort, ref_of
@@ -238,6 +238,11 @@ class SwitchView:
             raise NotServing("ovs-vswitchd runs without DPDK", hint, code=_RUNNING_PODS_SUFFER)
         if datapath_type is not None and datapath_of(datapath_type) != datapath:
             raise NotServing(f"bridge {bridge} has datapath_type {datapath_of(datapath_type)}", f"{datapath} is needed")
+
+    def require_bridge_of_ovn(self, bridge: str, deadline: Deadline) -> None:
+        """Raise NotServing unless OVN's integration bridge, of that name, is there."""
+        if self._facts(bridge, deadline.within(SERVING_SECONDS))[1] is None:
+            raise NotServing(*missing_bridge_of_ovn(bridge))
 
     def _facts(self, bridge: str, deadline: Deadline) -> tuple[bool, str | None]:
         """Whether DPDK runs, and the datapath type of the bridge (None: there is none); a resident driver does not wait."""

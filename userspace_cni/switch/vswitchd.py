@@ -105,7 +105,7 @@ class Daemon:
         failures: list[NoAnswer] = []
         for path in _control_sockets(self.rundir):
             try:
-                answer = _call(path, method, params, time.monotonic() + deadline.require(f"ovs-appctl {method}"))
+                answer = call(path, method, params, time.monotonic() + deadline.require(f"ovs-appctl {method}"))
             except NoAnswer as error:
                 failures.append(error)
                 continue
@@ -231,13 +231,13 @@ def _identified(path: Path, end: float) -> DaemonLiveness:
 
 def _ask_one(path: Path, end: float) -> DaemonLiveness:
     try:
-        answer = _call(path, "version", (), end)
+        answer = call(path, "version", (), end)
     except NoAnswer as error:
         return DaemonLiveness(error.state, error.reason)
     return DaemonLiveness("alive", str(answer.get("result")).partition("\n")[0])
 
 
-def _call(path: Path, method: str, params: Sequence[str], end: float) -> dict[str, Any]:
+def call(path: Path, method: str, params: Sequence[str], end: float) -> dict[str, Any]:
     """The answer of the daemon at `path` by `end` (monotonic). Raises NoAnswer."""
     request = json.dumps({"id": 0, "method": method, "params": list(params)}).encode()
     try:

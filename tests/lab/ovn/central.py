@@ -26,6 +26,11 @@ class Ovn(Started):
         self._environment = os.environ | {"OVS_RUNDIR": switch.rundir, "OVN_RUNDIR": str(directory)}
         self._started: list[str] = []
 
+    @property
+    def rundir(self) -> str:
+        """Where ovn-controller has its control socket (its OVN_RUNDIR)."""
+        return str(self._dir)
+
     def begin(self) -> None:
         for database in ("nb", "sb"):
             file = self._dir / f"{database}.db"

@@ -43,6 +43,7 @@ def test_notices_are_collected_once(capsys: pytest.CaptureFixture[str]) -> None:
         (errors.DirectoryRefused("x"), "DirectoryRefused"),
         (errors.BridgeRefused("x"), "BridgeRefused"),
         (errors.MirrorRefused("x"), "MirrorRefused"),
+        (errors.LogicalPortRefused("x"), "LogicalPortRefused"),
         (errors.HostNamespace("x"), "NetworkRefused"),
         (errors.DelegateFailed("no address is left", code=999), "AddressRefused"),
         (errors.DelegateFailed("later", code=11), ""),

@@ -46,6 +46,9 @@ DEFAULTS = {
     "hand_over": True,
     "legacy_state_dir": "/var/lib/cni/usrspcni/data",
     "short_dir": "/var/lib/vhost_sockets",
+    "ovn_bridge": "br-int",
+    "ovn_naming": "ovn-kubernetes",
+    "ovn_rundir": "/var/run/ovn",
     "mount_pod_dirs": "always",
     "default_shared_dir": "/usr/local/var/run/openvswitch",
     "kubelet_dir": "/var/lib/kubelet",
@@ -82,6 +85,8 @@ WITH_VALUE = [item for item in fields(Settings) if item.name not in OF_TABLES]
 Value = str | int | float | tuple[str, ...]
 OTHER_VALUES: dict[str, Value] = {
     "gateway_bridge": "br-int",
+    "ovn_bridge": "br-ovn",
+    "ovn_naming": "kube-ovn",
     "kubeconfig_dirs": ("/a", "/b/c"),
     "kubeconfig_exec": True,
     "hand_over": False,

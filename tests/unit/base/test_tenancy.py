@@ -9,8 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from userspace_cni.base.errors import InvalidConfig, MirrorRefused
-from userspace_cni.base.tenancy import Bounds, Rule, bounds_of, read_rules, require_mirrors, require_opened, require_port
+from userspace_cni.base.errors import BridgeRefused, InvalidConfig, LogicalPortRefused, MirrorRefused
+from userspace_cni.base.tenancy import (
+    Bounds,
+    Rule,
+    bounds_of,
+    read_rules,
+    require_bridge_of_ovn,
+    require_logical_switch,
+    require_mirrors,
+    require_opened,
+    require_port,
+)
 from userspace_cni.base.vlans import VLAN_MAX, Vlan, list_carried_vlans, vlans_of
 
 WHERE = "settings file /c.toml"
@@ -35,9 +45,9 @@ def refusal(given_rules: tuple[Rule, ...], namespace: str, bridge: str, vlan: Vl
 def test_every_key() -> None:
     """A rule may hold every key; VLANs are numbers and ranges."""
     table = {"bridges": ["br-t*"], "vlans": [100, "200-299"], "directories": ["/var/lib/tenant"]}
-    [rule] = rules(table | {"mirrors": ["ids-*"], "mirror_outputs": ["ids-t"]})
+    [rule] = rules(table | {"mirrors": ["ids-*"], "mirror_outputs": ["ids-t"], "logical_switches": ["node", "t/*"]})
     vlans = (range(100, 101), range(200, 300))
-    assert rule == Rule(1, ("tenant-*",), ("br-t*",), vlans, ("/var/lib/tenant",), ("ids-*",), ("ids-t",))
+    assert rule == Rule(1, ("tenant-*",), ("br-t*",), vlans, ("/var/lib/tenant",), ("ids-*",), ("ids-t",), ("node", "t/*"))
 
 
 @pytest.mark.parametrize(
@@ -72,6 +82,8 @@ def test_every_key() -> None:
         ({"bridges": ["br0"], "vlans": [True]}, ["'vlans' holds True"]),
         ({"bridges": ["br0"], "vlans": ["300-200"]}, ["'vlans' holds '300-200'"]),
         ({"bridges": ["br0"], "vlans": ["all"]}, ["'vlans' holds 'all'"]),
+        ({"logical_switches": "node"}, ["'logical_switches' is 'node'", "list"]),
+        ({"logical_switches": ["a b"]}, ["'logical_switches' holds 'a b'", "name of a logical switch"]),
         ({"directories": ["var/lib"]}, ["'directories' holds 'var/lib'", "absolute path"]),
         ({"directories": ["/var/../etc"]}, ["'directories' holds '/var/../etc'"]),
         ({"directories": ["/var/.."]}, ["'directories' holds '/var/..'"]),
@@ -308,3 +320,42 @@ def test_vlans_of_ranges(bounds: list[tuple[int, int]]) -> None:
     """All VLANs of all ranges, each once and in order."""
     ranges = [range(min(pair), max(pair) + 1) for pair in bounds]
     assert vlans_of(ranges) == tuple(sorted({vlan for each in ranges for vlan in each}))
+
+
+def switch_refusal(given_rules: tuple[Rule, ...], namespace: str, switch: str) -> str:
+    """What is said of a logical port of that switch; "" when the namespace may have it."""
+    try:
+        require_logical_switch(given_rules, namespace, switch)
+    except LogicalPortRefused as error:
+        return str(error)
+    return ""
+
+
+def test_logical_switches() -> None:
+    """Without a rule a namespace has the node's own switch alone; with one, what its rules name; without a pod, any."""
+    opened = rules({"logical_switches": ["node", "tenants-*"]}, {"logical_switches": ["dmz"]})
+    closed = rules({"logical_switches": []})
+    assert [switch_refusal((), "tenant-a", each) == "" for each in ("node", "dmz", "")] == [True, False, False]
+    assert [switch_refusal(opened, "tenant-a", each) == "" for each in ("node", "tenants-1", "dmz", "other", "")] == [
+        *(True, True, True, False, False)
+    ]
+    assert "number 1 allows node, tenants-*; setting [[rule]] number 2 allows dmz" in switch_refusal(opened, "tenant-a", "other")
+    assert "'node', which pods of namespace 'tenant-a' cannot have" in switch_refusal(closed, "tenant-a", "node")
+    assert [switch_refusal(closed, "", each) for each in ("node", "dmz", "")] == ["", "", ""]
+
+
+def test_a_logical_port_of_another_namespace() -> None:
+    """Only a rule that opens every switch lets a pod name one: the switch of that port is not known on the node."""
+    every = rules({"logical_switches": ["*"]})
+    assert switch_refusal(every, "tenant-a", "") == ""
+    refused = switch_refusal((), "tenant-a", "")
+    assert "not named after a pod of its own namespace" in refused
+    assert "'logical_switches' opens others" in refused
+
+
+def test_the_bridge_of_ovn_as_a_bridge() -> None:
+    """A port that is no logical port is there only by a rule that names the bridge, or without a pod."""
+    with pytest.raises(BridgeRefused, match="which is OVN's and forwards nothing"):
+        require_bridge_of_ovn(rules({"mirrors": ["*"]}), "tenant-a", "br-int")
+    require_bridge_of_ovn(rules({"bridges": ["br-*"]}), "tenant-a", "br-int")
+    require_bridge_of_ovn((), "", "br-int")

@@ -22,9 +22,10 @@ def linted(file: str, *options: str, code: int) -> list[dict[str, Any]]:
 
 
 def test_a_logical_port_of_ovn() -> None:
-    """A network that names a port of OVN is an error with its key, for ADD refuses it."""
-    [only] = linted("ovn-port.yaml", code=1)
-    assert (only["severity"], only["key"], only["code"]) == ("error", "args.cni.OvnPort", 2)
+    """A network that names a port of OVN is served; one that says a VLAN beside it is an error with that key."""
+    assert linted("ovn-port.yaml", code=0) == []
+    [only] = linted("ovn-port-with-vlan.yaml", code=1)
+    assert (only["severity"], only["key"], only["code"]) == ("error", "host.bridge.vlanId", 2)
 
 
 def test_policing_keys_of_a_fork() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -109,7 +110,7 @@ def test_what_is_missing(noted: dict[str, str], interface: PodInterface, wanted:
         (of(OVN, ip_address="10.16.0.7/16", routes="{}"), "routes' is '{}'"),
         (of(OVN, ip_address="10.16.0.7/16", routes='[{"dst": "x"}]'), "routes' is"),
         ({"ovn": "{"}, "annotation 'ovn' is not JSON"),
-        ({"ovn": '{"ip_address": 5}'}, "'ip_address' is '5'"),
+        ({"ovn": '{"ip_address": 5}'}, "'ip_address' is 5"),
         ({"ovn": '{"ip_address": "10.16.0.7/16", "gateway_ip": "10.17.0.1"}'}, "10.17.0.1 is not in 10.16.0.0/16"),
     ],
 )
@@ -165,3 +166,102 @@ def test_an_annotation_longer_than_any(name: str) -> None:
         read_addresses_noted({"ovn.kubernetes.io/ip_address": "10.16.0.7/16"} | {name: '{"a":1,' * 2341}, ETH0)
     assert refused.value.message == f"annotation '{name}' has 16387 characters"
     assert (refused.value.code, refused.value.details) == (7, "16384 are read at most")
+
+
+FIRST = PodInterface("podnet", "blue", "net1", logical="first")
+FURTHER = PodInterface("podnet", "blue", "net2", logical="further")
+SAID = {"ip_address": "192.168.2.3/24", "mac_address": "0a:00:00:00:00:01", "gateway_ip": "192.168.2.1"}
+
+
+def test_a_logical_port() -> None:
+    """Its annotation is read whatever the setting says of kube-ovn's; a gateway is the pod's only at its default interface."""
+    noted = {"ovn": json.dumps(SAID)}
+    ips = ({"address": "192.168.2.3/24", "gateway": "192.168.2.1"},)
+    assert read_addresses_noted(noted, FIRST) == ResultAddresses(ips, ())
+    assert read_noted(noted, FIRST).mac == "0a:00:00:00:00:01"
+    default = PodInterface("podnet", "blue", "eth0", logical="first")
+    assert read_addresses_noted(noted, default) == ResultAddresses(ips, ({"dst": "0.0.0.0/0", "gw": "192.168.2.1"},))
+    assert (missing(noted, FIRST), missing({}, FIRST)) == ("", "ovn with 'ip_address'")
+    assert read_addresses_noted(noted, PodInterface("podnet", "blue", "eth0")) == EMPTY
+
+
+def test_both_families_in_a_list() -> None:
+    """OVN's annotation has both families in lists, or with a comma between."""
+    listed = SAID | {"ip_address": ["192.168.2.3/24", "fd00::3/64"], "gateway_ip": ["192.168.2.1", "fd00::1"]}
+    commas = SAID | {"ip_address": "192.168.2.3/24,fd00::3/64", "gateway_ip": "192.168.2.1,fd00::1"}
+    plural = {"ip_addresses": listed["ip_address"], "gateway_ips": listed["gateway_ip"]}
+    found = [read_addresses_noted({"ovn": json.dumps(each)}, FIRST).ips for each in (listed, commas, plural)]
+    assert (
+        found
+        == [
+            (
+                {"address": "192.168.2.3/24", "gateway": "192.168.2.1"},
+                {"address": "fd00::3/64", "gateway": "fd00::1"},
+            )
+        ]
+        * 3
+    )
+
+
+def test_further_logical_ports() -> None:
+    """Each has its network's entry of the other annotation, the one with its own name first."""
+    own = {"ip_address": "10.0.0.7/8", "gateway_ip": "10.0.0.1"}
+    noted = {"ovn": json.dumps(SAID), "k8s.ovn.org/pod-networks": json.dumps({"default": SAID, "blue/podnet": own})}
+    assert [ip["address"] for ip in read_addresses_noted(noted, FURTHER).ips] == ["10.0.0.7/8"]
+    named = {"k8s.ovn.org/pod-networks": json.dumps({"blue/podnet": SAID, "blue/podnet/net2": {"ip_address": "10.0.0.8/8"}})}
+    assert [ip["address"] for ip in read_addresses_noted(named, FURTHER).ips] == ["10.0.0.8/8"]
+    lacking = missing({"k8s.ovn.org/pod-networks": "{}"}, FURTHER)
+    assert lacking == "k8s.ovn.org/pod-networks with 'ip_address' of network podnet"
+    with pytest.raises(InvalidConfig, match="has 7 as 'blue/podnet'"):
+        missing({"k8s.ovn.org/pod-networks": '{"blue/podnet": 7}'}, FURTHER)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        str(SAID),
+        "{u'ip_address': u'192.168.2.3/24', u'gateway_ip': u'192.168.2.1', u'mac_address': u'0a:00:00:00:00:01'}",
+        "  {'mac_address':'0a:00:00:00:00:01','ip_address':\"192.168.2.3/24\",'gateway_ip':'192.168.2.1'}  ",
+    ],
+)
+def test_the_former_form(text: str) -> None:
+    """A dict as Python 2 or 3 writes it, which OVN's tools did at first."""
+    assert [ip["address"] for ip in read_addresses_noted({"ovn": text}, FIRST).ips] == ["192.168.2.3/24"]
+    assert read_noted({"ovn": text}, FIRST).mac == "0a:00:00:00:00:01"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'ip_address': __import__('os').getpid()}",
+        "{'ip_address': '192.168.2.3/24', 'ip_address': '192.168.2.4/24'}",
+        "{'ip_address': '192.168.2.3/24'",
+        "{'ip_address': '192.168.2.3/24'} x",
+        "{'ip_address': '192.168.2.3\\x2f24'}",
+        "{'ip_address': ['192.168.2.3/24']}",
+        "['ip_address']",
+        '{"ip_address": 7}',
+        '{"ip_address": [7]}',
+        json.dumps({"ip_address": ["192.168.2.3/24"] * 9}),
+        json.dumps(SAID | {"ip_address": "192.168.2.3"}),
+        json.dumps(SAID | {"mac_address": "01:00:00:00:00:01"}),
+        json.dumps(SAID | {"mac_address": {"a": 1}}),
+        "{" + "'a':'b'," * 4000 + "}",
+    ],
+)
+def test_what_the_annotation_cannot_be(text: str) -> None:
+    """It is refused by its name, whatever program wrote it, and nothing of it is run."""
+    with pytest.raises(InvalidConfig, match="annotation 'ovn'"):
+        _read_all({"ovn": text})
+
+
+@given(st.text("{}'\"u:, abc", max_size=60))
+def test_any_text_like_the_former_form(text: str) -> None:
+    """It is read, or refused as what is no annotation of OVN's."""
+    with suppress(InvalidConfig):
+        assert missing({"ovn": text}, FIRST) in ("", "ovn with 'ip_address'")
+
+
+def _read_all(annotations: dict[str, str]) -> None:
+    read_noted(annotations, FIRST)
+    read_addresses_noted(annotations, FIRST)

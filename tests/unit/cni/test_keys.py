@@ -175,7 +175,7 @@ def test_a_key_of_the_specification_in_another_spelling(meant: str) -> None:
         ("host.vhost", "ingressPolicingRate", ("no limit is set", "'bandwidth'", "'egressRate' in bit/s")),
         ("host.vhost", "INGRESSPOLICINGBURST", ("no limit is set", "'bandwidth'")),
         ("host", "ingressPolicingRate", ("no limit is set", "'bandwidth'")),
-        ("", "OvnPort", ("no logical ports of OVN",)),
+        ("", "OvnPort", ("no logical port of OVN", "'ovn': {}")),
         ("", "vlan", ("no VLAN is set", "'host.bridge.vlanId'")),
         ("host", "trunk", ("no VLANs are set", "'host.bridge.trunks'")),
         ("", "routes", ("no routes are set", "'ipam.routes'")),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -176,30 +175,6 @@ def test_bad_mac_in_the_environment() -> None:
 def test_args_that_say_nothing(args: object) -> None:
     """`args` without an object `cni`, or without a MAC in it, leave the MAC to CNI_ARGS."""
     assert options(cni_args="MAC=02:00:00:00:00:01", args=args).asked.mac == "02:00:00:00:00:01"
-
-
-@pytest.mark.parametrize(
-    ("cni_args", "args", "named"),
-    [
-        ("", {"cni": {"OvnPort": "0f9c1c2a"}}, "key 'args.cni.OvnPort' is '0f9c1c2a'"),
-        ("", {"cni": {"ovnPort": "0f9c1c2a", "mac": "02:00:00:00:00:01"}}, "key 'args.cni.ovnPort' is '0f9c1c2a'"),
-        ("", {"cni": {"ovnport": 7}}, "key 'args.cni.ovnport' is 7"),
-        ("IgnoreUnknown=1;OvnPort=0f9c1c2a", {}, "CNI_ARGS holds OvnPort='0f9c1c2a'"),
-    ],
-)
-def test_a_logical_port_of_ovn_is_refused_by_name(cni_args: str, args: dict[str, Any], named: str) -> None:
-    """A request for a port of OVN, in the words of ovs-cni or of a fork, is
-    refused, and not silently served from another network.
-    """
-    with pytest.raises(UnsupportedField, match=re.escape(named)) as refused:
-        options(cni_args=cni_args, args=args)
-    assert (refused.value.code, "no logical ports of OVN" in refused.value.message) == (2, True)
-
-
-@pytest.mark.parametrize("args", [{}, {"cni": {"OvnPort": ""}}, {"cni": {"OvnPort": None}}, {"cni": ["OvnPort"]}, "OvnPort"])
-def test_no_logical_port_asked_for(args: Any) -> None:
-    """An empty name, as Go's zero value, and args that are no object ask for nothing."""
-    assert options(cni_args="OvnPort=", args=args).bridge == "br0"
 
 
 def test_log_file_is_refused_politely() -> None:

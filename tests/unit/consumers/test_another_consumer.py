@@ -61,6 +61,9 @@ class Process:
     def derive_mac(self, request: Request, pod: Pod) -> str:
         return "02:00:00:00:00:07"
 
+    def logical_owner(self, pod: Pod) -> tuple[str, str]:
+        return pod.name, pod.uid
+
     def marks(self, pod: Pod) -> Mapping[str, str]:
         return {"process": "x"}
 

@@ -88,6 +88,12 @@ def owned(guest: Guest, uid: int, gid: int, mode: int) -> Guest:
     return replace(guest, socket=replace(guest.socket, access=DirectoryAccess(uid, gid, mode)))
 
 
+def test_what_ovn_alone_writes_is_not_to_be_written() -> None:
+    """Of a port that OVN has let go no command of ovs-vsctl is the remedy."""
+    [found] = judge_guest(columns("external_ids:ovn-installed", found=Absent()))
+    assert ("ovs-vsctl" in found.remedy, "ovn-sbctl" in found.remedy) == (False, True)
+
+
 def test_a_connected_guest_is_good() -> None:
     """Nothing is found of an interface whose QEMU is connected, whether the kernel was asked or not."""
     assert judge_guest(GUEST) == []
@@ -123,6 +129,8 @@ GUESTS = {
     "type is a kernel's": (columns("Interface.type", "state", found="tap"), "port-changed", "error"),
     "VLAN differs": (columns("tag", "vlan_mode"), "port-changed", "error"),
     "marks differ": (columns("Interface external_ids:owner"), "port-changed", "warning"),
+    "another logical port": (columns("external_ids:iface-id"), "port-changed", "error"),
+    "OVN has let the port go": (columns("external_ids:ovn-installed", found=Absent()), "port-down", "error"),
     "open port is not": (replace(columns("state"), error="could not open"), "port-down", "error"),
     "directory is gone": (drifted("directory", DIRECTORY), "no-vhost-directory", "error"),
     "directory and mount are": (

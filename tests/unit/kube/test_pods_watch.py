@@ -149,6 +149,21 @@ def test_a_static_pod_is_known_by_both_of_its_uids(api: ApiServer, watch: PodWat
     assert {"cafe01", mirror} <= (watch.uids() or set())
 
 
+def test_a_launcher_is_known_with_the_vm_that_owns_it(api: ApiServer, watch: PodWatch) -> None:
+    """The UID of its VirtualMachineInstance is kept; other owners of pods are not, and a pod's UID in the API is."""
+    owners = [
+        {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r-1"},
+        {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "db", "uid": "vmi-1"},
+    ]
+    uid = api.add_pod(pod("virt-launcher-db-abcde", ownerReferences=owners))["metadata"]["uid"]
+    view = wait_until(lambda: watch.view("default", "virt-launcher-db-abcde", uid))
+    assert (view.machine_uid, view.api_uid) == ("vmi-1", uid)
+    uid = api.add_pod(pod("other", ownerReferences=owners[:1]))["metadata"]["uid"]
+    assert wait_until(lambda: watch.view("default", "other", uid)).machine_uid == ""
+    mirror = api.add_pod(pod("static-n2", annotations={MIRROR: "cafe02"}))["metadata"]["uid"]
+    assert wait_until(lambda: watch.view("default", "static-n2", "cafe02")).api_uid == mirror
+
+
 def test_before_the_first_list_nothing_is_known(api: ApiServer, tmp_path: Path) -> None:
     """Neither a pod nor its absence is known; stopping a watch that never began succeeds."""
     watch = watch_of(api, tmp_path, PACE)

@@ -101,6 +101,20 @@ of the port's name in the switch's network namespace, we before the port or the 
 
 
 @dataclass(frozen=True)
+class LogicalPort:
+    """The port as OVN knows it. `name`: of its logical port; `version`: the UID of the pod or VM, which tells a stale port of the
+    same name from it, "" where that is not known. `ids`: further external_ids that another control plane knows its ports by.
+
+    `waits`: it is there when ovn-controller has installed it, else when its interface is open.
+    """
+
+    name: str
+    version: str = ""
+    ids: Mapping[str, str] = field(default_factory=dict)
+    waits: bool = True
+
+
+@dataclass(frozen=True)
 class PortTerms:
     """Where a port's limits and its part in mirrors are from, by which later changes of the pod's annotations are judged.
 
@@ -155,7 +169,7 @@ class OvsPort(Step):
     made the bridge, and we never make it again. `limits` are those that the switch enforces; `mirrors` those of which the port is
     a source, `mirror_outputs` those whose output it is; all of them belong to the port, and come and go with it.
     `shows`: what these show beside the ports that ask for it: a port of that name, EVERYTHING, or "" for nothing.
-    `terms`: where limits and mirrors are from.
+    `terms`: where limits and mirrors are from. `logical`: what OVN knows of it, None for a port that is not OVN's.
     """
 
     kind: ClassVar[str] = "port"
@@ -174,6 +188,7 @@ class OvsPort(Step):
     mirror_outputs: tuple[str, ...] = ()
     shows: str = ""
     terms: PortTerms = NO_TERMS
+    logical: LogicalPort | None = None
 
     @property
     def thing(self) -> str:

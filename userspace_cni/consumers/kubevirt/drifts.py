@@ -25,6 +25,8 @@ _DISCONNECTING: Final = ("", "state", "bridge", "Interface.type", "options:vhost
 """Fields of a port on which the switch's connection to QEMU's socket depends; "" is the port itself."""
 _KEY: Final = re.compile("(?:(?P<table>Port|Interface) )?(?P<column>options|external_ids):(?P<key>.+)")
 """A field that is a key of a map; one that names no table is of Interface."""
+_INSTALLED: Final = "external_ids:ovn-installed"
+"""What OVN alone writes: of a port that has not it, the logical port is at fault."""
 _COLUMNS: Final = {
     "Interface.type": ("Interface", "type"),
     "tag": ("Port", "tag"),
@@ -35,7 +37,10 @@ _COLUMNS: Final = {
     "ingress_policing_burst": ("Interface", "ingress_policing_burst"),
 }
 """Fields that a column has, with its table."""
-_TRAFFIC: Final = ("tag", "trunks", "vlan_mode", "Interface.type", "options:vhost-server-path")
+_TRAFFIC: Final = (
+    *("tag", "trunks", "vlan_mode", "Interface.type", "options:vhost-server-path"),
+    *("external_ids:iface-id", "external_ids:iface-id-ver"),
+)
 """Columns on which the traffic depends."""
 
 
@@ -102,6 +107,9 @@ def _of_port(parts: Steps, drifts: Sequence[Drift], _: DirectoryAccess | None) -
         yield Finding(
             "mtu-mismatch", "error", "", sentence(columns["MTU"]), "see the log of ovs-vswitchd: is there memory for such frames?"
         )
+    if _INSTALLED in columns:
+        remedy = "is the VM's logical port there, and this node's? ovn-sbctl find Port_Binding; the log of ovn-controller"
+        yield Finding("port-down", "error", "", sentence(columns.pop(_INSTALLED)), remedy)
     changed = [each for each in columns if each not in ("MTU", "mtu_request", "state")]
     if changed:
         is_server = "Interface.type" in changed and columns["Interface.type"].found == "dpdkvhostuser"

@@ -102,5 +102,9 @@ class KubevirtConsumer:
         machine = launcher.machine_of_pod(pod.name) or pod.name or pod.uid
         return launcher.derive_mac(pod.namespace, machine, request.environment.ifname)
 
+    def logical_owner(self, pod: Pod) -> tuple[str, str]:
+        """The VM: both pods of a migration have one logical port, which OVN gives from one node to the other."""
+        return launcher.machine_name(pod.name, pod.annotations.get(launcher.DOMAIN, "")), pod.machine_uid
+
     def marks(self, pod: Pod) -> Mapping[str, str]:
         return {"vm-name": launcher.machine_name(pod.name, pod.annotations.get(launcher.DOMAIN, ""))}

@@ -253,7 +253,7 @@ class Put(Command[SwitchSession]):
         row = self.api.row("Interface", desired.name)
         if row is None:
             return txn.write("Interface", new_columns(desired.columns))
-        changes = _converge(txn, row, desired.due(columns_of(row, "type")))
+        changes = _converge(txn, row, desired.due(columns_of(row, "type", "external_ids")))
         if not is_open(row):
             self.closed = True
             if desired.can_reopen:  # it is tried with each new configuration, and answers as for a new row

@@ -13,6 +13,10 @@ from userspace_cni.switch.ovsdb.rows.desired import DesiredBridge, DesiredRows
 
 DATAPATH_TYPE: Final[Datapath] = "netdev"
 """The datapath type of bridges that can have DPDK ports."""
+_OF_CHASSIS: Final = (
+    "does ovn-controller run? Open_vSwitch.external_ids has to have system-id, ovn-remote, ovn-encap-type, ovn-encap-ip, and for "
+    "vhost-user ports ovn-bridge-datapath-type=netdev; the setting ovn_bridge is the bridge's name"
+)
 HWADDR: Final = "hwaddr"
 WRITTEN: Final = frozenset({f"other_config:{HWADDR}", "mtu_request"})
 """Fields of `bridge_differences` that are written again; not a datapath, which would take all ports down."""
@@ -33,6 +37,12 @@ def bridge_columns(name: str, datapath_type: str) -> Columns:
 def local_columns(bridge: str) -> Columns:
     """Columns of the Interface that stands for the bridge itself, as ovs-vsctl add-br makes them, but for the MTU."""
     return {"name": bridge, "type": "internal", "mtu_request": [LOCAL_MTU]}
+
+
+def missing_bridge_of_ovn(name: str) -> tuple[str, str]:
+    """Message and details where OVN's integration bridge is not there: it is never made here, for ovn-controller's is secure."""
+    message = f"bridge {name}, OVN's integration bridge, is not there: ovn-controller makes it, and nothing else does"
+    return message, _OF_CHASSIS
 
 
 def in_the_way(name: str, ports: int, *, is_nodes: bool) -> str:

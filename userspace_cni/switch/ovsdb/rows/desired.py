@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from userspace_cni.attachment.steps import LogicalPort
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.ovsdb.columns import Columns
+from userspace_cni.switch.ovsdb.rows.logical_ids import without_former_word
 from userspace_cni.switch.ovsdb.rows.qos_row import QosRow
 
 
@@ -38,13 +40,14 @@ class DesiredInterface:
 
     `opened`: those of them by which ovs-vswitchd knows what it opens: where they differ, the interface is removed, and added in
     the next transaction. `later_type`: a type that another step may have given it since, with options, which it keeps.
-    `can_reopen`: ovs-vswitchd may be asked again when it could not open it.
+    `can_reopen`: ovs-vswitchd may be asked again when it could not open it. `logical`: the logical port that it is.
     """
 
     columns: Columns
     opened: Columns
     later_type: str = ""
     can_reopen: bool = True
+    logical: LogicalPort | None = None
 
     @property
     def name(self) -> str:
@@ -54,7 +57,10 @@ class DesiredInterface:
     def due(self, found: Mapping[str, Any]) -> Columns:
         """The columns that its row, which has `found`, is to have now."""
         later = ("type", "options") if self.later_type and found["type"] == self.later_type else ()
-        return {column: value for column, value in self.columns.items() if column not in later}
+        due = {column: value for column, value in self.columns.items() if column not in later}
+        if self.logical and (gone := without_former_word(self.logical, found["external_ids"])):
+            due["external_ids"] = {**due["external_ids"], **gone}
+        return due
 
 
 @dataclass(frozen=True)

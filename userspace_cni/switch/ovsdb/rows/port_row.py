@@ -9,7 +9,13 @@ from typing import Any, Final
 from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import EVERYTHING, OWNER, OvsPort, PortRef
 from userspace_cni.ovsdb.columns import Columns, optional
-from userspace_cni.switch.ovsdb.rows.bridge_row import DATAPATH_TYPE, LOCAL_MTU, bridge_columns, local_columns
+from userspace_cni.switch.ovsdb.rows.bridge_row import (
+    DATAPATH_TYPE,
+    LOCAL_MTU,
+    bridge_columns,
+    local_columns,
+    missing_bridge_of_ovn,
+)
 from userspace_cni.switch.ovsdb.rows.desired import (
     DesiredBridge,
     DesiredInterface,
@@ -19,6 +25,7 @@ from userspace_cni.switch.ovsdb.rows.desired import (
     MirrorPart,
 )
 from userspace_cni.switch.ovsdb.rows.interface_row import interface_row
+from userspace_cni.switch.ovsdb.rows.logical_ids import INSTALLED, is_installed, logical_ids
 from userspace_cni.switch.ovsdb.rows.marks import ATTACHED_MAC, IFINDEX, marks_among
 from userspace_cni.switch.ovsdb.rows.mirror_row import FROM_POD, TO_POD, MirrorRow, desired_names, specs
 from userspace_cni.switch.ovsdb.rows.qos_row import QosRow, described, policing_columns, qos_row
@@ -91,7 +98,7 @@ def interface_columns(step: OvsPort, marks: Mapping[str, str]) -> Columns:
         "mtu_request": optional(row.mtu),
         **({"mac": optional(row.mac or None)} if step.interface.link_by == "switch" else {}),
         **policing_columns(step),
-        "external_ids": dict(marks) | {ATTACHED_MAC: step.mac or None},
+        "external_ids": dict(marks) | {ATTACHED_MAC: step.mac or None} | logical_ids(step.logical),
     }
 
 
@@ -104,22 +111,24 @@ def desired_port(step: OvsPort, marks: Mapping[str, str], *, anew: bool = False)
     own_link = step.interface.link_by == "switch"
     hint = f"ovs-vsctl add-br {bridge} -- set Bridge {bridge} datapath_type={step.datapath}"
     made = f"bridge {bridge} is missing: it was an administrator's, so it is not made here", hint
+    if step.logical:
+        made = missing_bridge_of_ovn(bridge)
     opened = {"external_ids": {IFINDEX: marks.get(IFINDEX)}}
-    interface = DesiredInterface(interface_columns(step, marks), opened, can_reopen=row.can_reopen)
+    interface = DesiredInterface(interface_columns(step, marks), opened, can_reopen=row.can_reopen, logical=step.logical)
     return DesiredRows(
         marks,
         DesiredBridge(
             bridge,
             bridge_columns(bridge, step.datapath),
             local_columns(bridge),
-            missing=made if step.foreign_bridge else None,
+            missing=made if step.foreign_bridge or step.logical else None,
             datapath=step.datapath,
             because=f"{row.called} of this network needs {step.datapath}",
         ),
         DesiredPort(port_columns(step, marks), (interface,), qos_row(step), anew),
         mirrors=MirrorPart(step.mirrors, step.mirror_outputs, step.shows),
         # a host end's link is there, and is known by its index
-        new_names=({} if step.foreign_bridge else {bridge: taps})
+        new_names=({} if step.foreign_bridge or step.logical else {bridge: taps})
         | ({} if step.interface.link_by == "us" else {name: taps and own_link}),
         # of a bridge that it cannot make ovs-vswitchd says nothing; of a tap it shows in the kernel whether it is open
         awaited="new" if own_link or not taps else "",
@@ -165,6 +174,8 @@ def written_differences(step: OvsPort, row: PortRow) -> list[Drift]:
         ("mtu_request", interface.mtu, _one(found["mtu_request"])),
         (f"external_ids:{ATTACHED_MAC}", step.mac, found["external_ids"].get(ATTACHED_MAC, "")),
     ]
+    for key, value in logical_ids(step.logical).items():
+        compared.append((f"external_ids:{key}", value, found["external_ids"].get(key)))
     if step.interface.link_by == "switch":
         compared.append(("mac", interface.mac.lower(), (_one(found["mac"]) or "").lower()))
     if step.limits.from_pod:
@@ -213,6 +224,10 @@ def _state_differences(step: OvsPort, row: PortRow) -> list[Drift]:
     if error or not ofport or ofport[0] <= 0:
         drift = _drift(step, "state", "an open interface", error[0] if error else "not opened by ovs-vswitchd")
         drifts.append(replace(drift, details=drift.details + interface.opened_by))
+    logical, ids = step.logical, row.interface["external_ids"]
+    if logical and logical.waits and not is_installed(logical, ids):
+        drift = _drift(step, f"external_ids:{INSTALLED}", "true", ids.get(INSTALLED))
+        drifts.append(replace(drift, details=f"{drift.details}; ovn-controller writes it when the logical port is this node's"))
     if interface.mtu is not None and mtu and mtu[0] > 0 and mtu[0] != interface.mtu:
         drifts.append(_drift(step, "MTU", interface.mtu, mtu[0]))
     return drifts

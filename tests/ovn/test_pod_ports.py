@@ -1,0 +1,295 @@
+"""Pods' ports as logical ports of OVN: by a process and by an agent, of both kinds of interfaces, until OVN has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import Any
+
+import pytest
+
+from tests.cni.spec import refused, refused_soon, succeeded, switch_of
+from tests.lab.kube.apiserver import ApiServer
+from tests.lab.kube.pods import Pod
+from tests.lab.node.links import addresses, links, pings
+from tests.lab.node.node import CONTAINER, Node
+from tests.lab.ovn.central import Ovn
+from tests.lab.runtimes.runtime import Call, netns
+from tests.lab.switch.switch import Switch, wait_until
+
+EITHER = pytest.mark.parametrize("node", ["", "agent"], indirect=True, ids=["process", "agent"])
+KINDS = pytest.mark.parametrize("iftype", ["vhostuser", "veth"])
+BRIDGE, SWITCH = "br-int", "pods"
+OTHER = "b0" * 32
+NUMBERS = count(1)
+
+
+@pytest.fixture
+def world(node: Node, ovn: Ovn, switch: Switch) -> Iterator[Node]:
+    """A node on a chassis of OVN, which has a logical switch for its pods. A test before may have deleted OVN's bridge."""
+    node.settings["USERSPACE_CNI_OVN_RUNDIR"] = ovn.rundir
+    ovn.nbctl("--may-exist", "ls-add", SWITCH)
+    wait_until(lambda: switch.bridge(BRIDGE), what="the controller has made its bridge")
+    yield node
+    ovn.nbctl("--if-exists", "ls-del", SWITCH)
+
+
+def a_pod(name: str = "") -> Pod:
+    """A pod of a name of its own: what OVN still has of one of another test is not this one's."""
+    return Pod(name or f"web-{next(NUMBERS)}", "blue")
+
+
+def network(iftype: str = "vhostuser", **keys: Any) -> dict[str, Any]:
+    """A network of logical ports whose addresses only their pods know."""
+    host = {"iftype": iftype, **({"vhost": {"mode": "client"}} if iftype == "vhostuser" else {})}
+    return {"cniVersion": "1.1.0", "name": "ovnnet", "type": "userspace", "host": host, "ovn": {}, "addresses": "unknown", **keys}
+
+
+def add_logical(ovn: Ovn, name: str, **options: str) -> None:
+    """The logical port that the controller of logical ports makes of a pod."""
+    ovn.nbctl("lsp-add", SWITCH, name, "--", "lsp-set-addresses", name, "unknown")
+    for key, value in options.items():
+        ovn.nbctl("set", "Logical_Switch_Port", name, f"options:{key.replace('_', '-')}={value}")
+
+
+def is_up(ovn: Ovn, name: str) -> bool:
+    return ovn.nbctl("get", "Logical_Switch_Port", name, "up") == "true"
+
+
+def run(node: Node, verb: str, of: Mapping[str, Any], sandbox: str, pod: Pod, **more: str) -> Call:
+    """One call about the pod's interface, `net1` unless another is named."""
+    more.setdefault("ifname", "net1")
+    return node.run(verb, of, sandbox, CNI_ARGS=pod.args, **more)
+
+
+def ids_of(node: Node) -> dict[str, str]:
+    """external_ids of the one interface that the container has on OVN's bridge."""
+    [marked] = switch_of(node).rows("Interface", f"external_ids:container-id={CONTAINER}")
+    found: dict[str, str] = marked["external_ids"]
+    return found
+
+
+def ports_left(node: Node) -> list[str]:
+    """The ports of pods on OVN's bridge."""
+    rows = switch_of(node).rows("Port", "external_ids:owner=userspace-cni")
+    return [row["name"] for row in rows]
+
+
+@EITHER
+@KINDS
+def test_a_port_that_ovn_knows(world: Node, sandbox: str, ovn: Ovn, iftype: str) -> None:
+    """ADD answers when OVN has installed the port, which has the pod's name and UID; CHECK sees it; DEL takes it and nothing
+    else, and OVN's bridge stays."""
+    pod = a_pod()
+    name = f"blue_{pod.name}"
+    add_logical(ovn, name, iface_id_ver=pod.uid)
+    result = succeeded(run(world, "ADD", network(iftype), sandbox, pod))
+    ids = ids_of(world)
+    assert (ids["iface-id"], ids["iface-id-ver"], ids["ovn-installed"]) == (name, pod.uid, "true")
+    wait_until(lambda: is_up(ovn, name), what="the logical port is up")
+    assert run(world, "CHECK", {**network(iftype), "prevResult": result}, sandbox, pod).status == 0
+    assert run(world, "DEL", network(iftype), sandbox, pod).status == 0
+    assert ports_left(world) == []
+    assert switch_of(world).bridge(BRIDGE)["fail_mode"] == "secure"
+    wait_until(lambda: not is_up(ovn, name), what="the logical port is down")
+
+
+@EITHER
+def test_a_port_that_ovn_learns_of_later(world: Node, sandbox: str, ovn: Ovn) -> None:
+    """ADD waits: the interface is open before the logical port is made, and the answer comes after it."""
+    pod = a_pod()
+    with ThreadPoolExecutor(1) as threads:
+        adding = threads.submit(run, world, "ADD", network(), sandbox, pod)
+        row = f"{CONTAINER[:12]}-net1"
+        wait_until(lambda: switch_of(world).interface(row).get("ofport"), what="an open interface")
+        assert not adding.done()
+        add_logical(ovn, f"blue_{pod.name}", iface_id_ver=pod.uid)
+        succeeded(adding.result())
+    assert ids_of(world)["ovn-installed"] == "true"
+    assert run(world, "DEL", network(), sandbox, pod).status == 0
+
+
+@EITHER
+def test_an_add_that_does_not_wait_for_ovn(world: Node, sandbox: str) -> None:
+    """With `wait: port` the interface is enough, for ADD and CHECK; the names are there for OVN."""
+    pod, quick = a_pod(), network(ovn={"wait": "port"})
+    result = succeeded(run(world, "ADD", quick, sandbox, pod))
+    ids = ids_of(world)
+    assert (ids["iface-id"], "ovn-installed" in ids) == (f"blue_{pod.name}", False)
+    assert run(world, "CHECK", {**quick, "prevResult": result}, sandbox, pod).status == 0
+    assert run(world, "DEL", quick, sandbox, pod).status == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (None, "no such logical port for this interface: it is not made"),
+        ({"iface_id_ver": "of-another-pod"}, "or its options:iface-id-ver is another's"),
+        ({"requested_chassis": "elsewhere"}, "but its options:requested-chassis names another one"),
+    ],
+)
+def test_a_port_that_ovn_does_not_install(world: Node, sandbox: str, ovn: Ovn, options: dict[str, str] | None, why: str) -> None:
+    """ADD is answered with 11 and what was missing, and nothing of it stays."""
+    pod = a_pod()
+    world.settings["USERSPACE_CNI_DEADLINE_S"] = "6"
+    if options is not None:
+        add_logical(ovn, f"blue_{pod.name}", **options)
+    refused(run(world, "ADD", network(), sandbox, pod), 11, "has not installed logical port blue_", "chassis lab knows", why)
+    assert ports_left(world) == []
+
+
+def test_a_node_that_is_no_chassis(world: Node, sandbox: str) -> None:
+    """What ovn-controller lacks is named: where it does not answer, that is."""
+    world.settings |= {"USERSPACE_CNI_DEADLINE_S": "6", "USERSPACE_CNI_OVN_RUNDIR": str(world.directory)}
+    said = f"ovn-controller does not answer: there is no control socket ovn-controller.PID.ctl in {world.directory}"
+    refused(run(world, "ADD", network(), sandbox, a_pod()), 11, said)
+
+
+@EITHER
+def test_the_bridge_is_never_made(world: Node, sandbox: str) -> None:
+    """Without OVN's bridge ADD is answered with 11 and STATUS with 50, which name it; no call makes it."""
+    missing = Pod("x", "blue")
+    world.settings["USERSPACE_CNI_OVN_BRIDGE"] = "br-none"
+    plain = {"cniVersion": "1.1.0", "name": "n", "type": "userspace", "host": {"bridge": {"bridgeName": "br-none"}}}
+    for settings in (network(), network("veth")):
+        refused(run(world, "ADD", settings, sandbox, missing), 11, "bridge br-none, OVN's integration bridge, is not there")
+    refused(world.run("ADD", plain, sandbox), 11, "bridge br-none, OVN's integration bridge, is not there")
+    refused(run(world, "ADD", plain, sandbox, missing), 7, "which is OVN's and forwards nothing")
+    refused(world.run("STATUS", network()), 50, "bridge br-none, OVN's integration bridge, is not there")
+    assert "br-none" not in switch_of(world).bridges()
+
+
+def test_several_interfaces(world: Node, sandbox: str, ovn: Ovn) -> None:
+    """The first has the pod's name, each further one its own behind that."""
+    pod = a_pod()
+    names = {"net1": f"blue_{pod.name}", "net2": f"blue_{pod.name}_net2"}
+    for ifname, name in names.items():
+        add_logical(ovn, name)
+        succeeded(run(world, "ADD", network(), sandbox, pod, ifname=ifname))
+    switch = switch_of(world)
+    assert {ifname: switch.interface(f"{CONTAINER[:12]}-{ifname}")["external_ids"]["iface-id"] for ifname in names} == names
+    for ifname in names:
+        assert run(world, "DEL", network(), sandbox, pod, ifname=ifname).status == 0
+
+
+def test_two_pods_talk(world: Node, sandbox: str, ovn: Ovn) -> None:
+    """Veths of two pods reach each other over the logical switch."""
+    ipam = {"type": "host-local", "dataDir": str(world.ipam_dir), "ranges": [[{"subnet": "10.57.0.0/24"}]]}
+    settings = network("veth", cniVersion="1.0.0", ipam=ipam)
+    del settings["addresses"]
+    with netns() as second:
+        found = []
+        for place, container in ((sandbox, CONTAINER), (second, OTHER)):
+            pod = a_pod()
+            add_logical(ovn, f"blue_{pod.name}")
+            found.append(succeeded(run(world, "ADD", settings, place, pod, container=container)))
+        other = found[1]["ips"][0]["address"].partition("/")[0]
+        wait_until(lambda: pings(sandbox, other) == 3, what="an answer of the other pod")
+        for place, container in ((sandbox, CONTAINER), (second, OTHER)):
+            assert world.run("DEL", settings, place, container).status == 0
+
+
+def test_a_port_that_the_pod_names(world: Node, sandbox: str, ovn: Ovn) -> None:
+    """`OvnPort` of ovs-cni is the logical port's name; without key `ovn` the interface is on OVN's bridge all the same."""
+    pod = a_pod()
+    add_logical(ovn, "blue_chosen")
+    host = {"iftype": "vhostuser", "vhost": {"mode": "client"}}
+    plain = {"cniVersion": "1.1.0", "name": "n", "type": "userspace", "host": host, "args": {"cni": {"OvnPort": "blue_chosen"}}}
+    succeeded(run(world, "ADD", plain, sandbox, pod))
+    assert (ids_of(world)["iface-id"], ids_of(world)["ovn-installed"]) == ("blue_chosen", "true")
+    assert run(world, "DEL", plain, sandbox, pod).status == 0
+    refused(run(world, "ADD", {**plain, "args": {"cni": {"OvnPort": "red_chosen"}}}, sandbox, pod), 7, "of its own namespace")
+
+
+@pytest.mark.parametrize("node", ["agent"], indirect=True)
+def test_a_name_that_was_changed_by_hand(world: Node, sandbox: str, ovn: Ovn) -> None:
+    """CHECK names it, the agent puts it back, and OVN has the port again."""
+    pod = a_pod()
+    name = f"blue_{pod.name}"
+    add_logical(ovn, name)
+    settings = network()
+    result = succeeded(run(world, "ADD", settings, sandbox, pod))
+    port, switch = f"{CONTAINER[:12]}-net1", switch_of(world)
+
+    def change() -> None:
+        switch.vsctl("set", "Interface", port, "external_ids:iface-id=by-hand")
+
+    change()
+    called = {**settings, "prevResult": result}
+    refused_soon(lambda: run(world, "CHECK", called, sandbox, pod), 103, "external_ids:iface-id", "by-hand", again=change)
+
+    def is_back() -> bool:
+        ids = switch.interface(port)["external_ids"]
+        return (ids.get("iface-id"), ids.get("ovn-installed")) == (name, "true")
+
+    wait_until(is_back, what="the agent has put it back, and OVN has installed it")
+    assert run(world, "DEL", settings, sandbox, pod).status == 0
+
+
+def test_a_word_of_ovns_that_is_gone(world: Node, sandbox: str, ovn: Ovn) -> None:
+    """CHECK says that OVN has let the port go when its logical port is deleted."""
+    pod = a_pod()
+    name = f"blue_{pod.name}"
+    add_logical(ovn, name)
+    result = succeeded(run(world, "ADD", network(), sandbox, pod))
+    ovn.nbctl("lsp-del", name)
+    checked = {**network(), "prevResult": result}
+    refused_soon(lambda: run(world, "CHECK", checked, sandbox, pod), 103, "external_ids:ovn-installed")
+    assert run(world, "DEL", network(), sandbox, pod).status == 0
+
+
+def test_addresses_in_the_annotation(world: Node, sandbox: str, ovn: Ovn) -> None:
+    """What the controller of logical ports writes is the pod's, in the former form too, without the setting for kube-ovn's."""
+    pod = a_pod()
+    add_logical(ovn, f"blue_{pod.name}")
+    with ApiServer() as api:
+        world.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(world.directory)
+        pod.create(api)
+        said = "{'ip_address': '192.168.2.3/24', 'mac_address': '0a:00:00:00:00:01', 'gateway_ip': '192.168.2.1'}"
+        api.change(pod.namespace, pod.name, {"metadata": {"annotations": {"ovn": said}}})
+        settings = network("veth", addresses="annotations")
+        result = succeeded(run(world, "ADD", settings, sandbox, pod, ifname="eth0"))
+        assert addresses(sandbox, "eth0") == ["192.168.2.3/24"]
+        assert links(sandbox)["eth0"]["address"] == "0a:00:00:00:00:01"
+        assert result["ips"][0]["gateway"] == "192.168.2.1"
+        assert run(world, "DEL", settings, sandbox, pod, ifname="eth0").status == 0
+
+
+def test_both_pods_of_a_migration(world: Node, sandbox: str, ovn: Ovn) -> None:
+    """A VM's launcher has the logical port of its VM, with the UID of the VM's instance: so has the pod that it migrates to."""
+    with ApiServer() as api:
+        world.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(world.directory)
+        vm = f"vm-{next(NUMBERS)}"
+        add_logical(ovn, f"blue_{vm}", iface_id_ver="vmi-uid")
+        for end in ("abcde", "vwxyz"):
+            pod = a_pod(f"virt-launcher-{vm}-{end}")
+            world.empty_dir(pod.uid, "public")
+            manifest = pod.manifest()
+            owner = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": vm, "uid": "vmi-uid"}
+            manifest["metadata"]["ownerReferences"] = [owner]
+            api.add_pod(manifest)
+            succeeded(run(world, "ADD", network(consumer="kubevirt"), sandbox, pod))
+            ids = ids_of(world)
+            assert (ids["iface-id"], ids["iface-id-ver"], ids["ovn-installed"]) == (f"blue_{vm}", "vmi-uid", "true")
+            assert run(world, "DEL", network(consumer="kubevirt"), sandbox, pod).status == 0
+
+
+def test_kube_ovns_names(world: Node, sandbox: str, ovn: Ovn) -> None:
+    """With its names, and its keys beside them, kube-ovn's control plane finds the port."""
+    pod = a_pod()
+    world.settings["USERSPACE_CNI_OVN_NAMING"] = "kube-ovn"
+    add_logical(ovn, f"{pod.name}.blue")
+    ipam = {"type": "host-local", "dataDir": str(world.ipam_dir), "ranges": [[{"subnet": "10.57.0.0/24"}]]}
+    settings = network("veth", cniVersion="1.0.0", ipam=ipam)
+    del settings["addresses"]
+    result = succeeded(run(world, "ADD", settings, sandbox, pod, ifname="eth0"))
+    ids = ids_of(world)
+    assert {key: ids.get(key) for key in ("iface-id", "pod_name", "pod_namespace", "pod_netns", "ip")} == {
+        "iface-id": f"{pod.name}.blue",
+        "pod_name": pod.name,
+        "pod_namespace": "blue",
+        "pod_netns": sandbox,
+        "ip": result["ips"][0]["address"].partition("/")[0],
+    }
+    assert run(world, "DEL", settings, sandbox, pod, ifname="eth0").status == 0

@@ -1,0 +1,107 @@
+"""What a network and its pod say of a logical port of OVN: key `ovn`, and `OvnPort` of ovs-cni and the forks. Pure.
+
+The logical port itself is the controller's: it makes that of each pod, with the port security and the chassis of these keys, and
+says addresses in the pod's annotations. ADD gives the port on the integration bridge the logical port's name, and waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from userspace_cni.base.errors import InvalidConfig, UnsupportedField
+from userspace_cni.base.logical_ports import NODE_SWITCH, PORT_NAME_MAX
+from userspace_cni.cni import keys
+from userspace_cni.cni.json_values import read_typed
+from userspace_cni.cni.network_keys import key_at, read
+
+if TYPE_CHECKING:
+    from userspace_cni.cni.request import Request
+
+_ASKED_PORT: Final = "ovnport"
+_PLACE: Final = "ovn"
+_OF_BRIDGE: Final = ("vlanId", "trunks", "vlanMode")
+"""Keys of host.bridge that a logical port has from its switch, or not at all."""
+_NO_SOURCE: Final = "use 'annotations', 'unknown', or an IPAM plugin in 'ipam'"
+
+
+@dataclass(frozen=True)
+class OvnOptions:
+    """A logical port. `switch`: NODE_SWITCH, or the name of one that an administrator made; "" where only the port is named.
+
+    `port`: its name as the pod has it, "" for the usual one. `waits`: ADD ends when OVN has installed the port, not when the
+    interface is open. `port_security` and `requested_chassis`: what the controller writes into the logical port.
+    """
+
+    switch: str = NODE_SWITCH
+    port: str = ""
+    waits: bool = True
+    port_security: bool = True
+    requested_chassis: bool = True
+
+
+def read_ovn(request: Request, top: Mapping[str, Any], bridge: Mapping[str, Any]) -> OvnOptions | None:
+    """The logical port that the network or its pod asks for, None for none; `top` and `bridge` are canonically spelled.
+
+    Raises UnsupportedField for what a logical port cannot have, InvalidConfig and Undecodable for a value that cannot be.
+    """
+    named = _asked_port(request)
+    said: dict[str, Any] | None = read_typed(top, _PLACE, dict, None)
+    if said is None and not named:
+        return None
+    held = keys.normalize_keys(said or {}, keys.PLACES[_PLACE], _PLACE)
+    because = "key 'ovn'" if said is not None else "the logical port that the pod names"
+    refused = {each: top.get(each) for each in ("subnet", "mirrorOutput")}
+    refused |= {f"host.bridge.{key}": bridge.get(key) for key in _OF_BRIDGE}
+    for key, value in refused.items():
+        if value:
+            raise UnsupportedField(
+                f"key '{key}' is {value!r} beside {because}: OVN's logical switch says where its frames go",
+                "remove one of the two",
+            )
+    wait = read(held, "ovn.wait") or "installed"
+    choices = key_at("ovn.wait").choices
+    if wait not in choices:
+        raise InvalidConfig(f"key 'ovn.wait' is {wait!r}", f"it can be {' or '.join(map(repr, choices))}")
+    security, chassis = (read(held, f"ovn.{key}") for key in ("portSecurity", "requestedChassis"))
+    return OvnOptions(
+        switch=(read(held, "ovn.switch") or NODE_SWITCH) if said is not None else "",
+        port=named,
+        waits=wait == "installed",
+        port_security=security is not False,
+        requested_chassis=chassis is not False,
+    )
+
+
+def source_of_addresses(top: Mapping[str, Any], ipam: str, *, is_logical: bool) -> str:
+    """The value of key `addresses` that holds: a logical port's network without a word of them has them in the annotations.
+
+    Raises InvalidConfig for a value that there is not, or not for this network.
+    """
+    said: str = read(top, "addresses") or ""
+    choices = key_at("addresses").choices
+    if said not in ("", *choices):
+        raise InvalidConfig(
+            f"key 'addresses' is {said!r}", f"it can be {' or '.join(map(repr, choices))}; an IPAM plugin is named in 'ipam'"
+        )
+    if said == "unknown" and not is_logical:
+        raise InvalidConfig("key 'addresses' is 'unknown', and the network has no 'ovn'", f"remove it; {_NO_SOURCE}")
+    return said or ("annotations" if top.get(_PLACE) is not None and not ipam else "")
+
+
+def _asked_port(request: Request) -> str:
+    """The logical port that CNI_ARGS or `args.cni` names, where keys match without regard to case; "" for none."""
+    told = (
+        ("CNI_ARGS holds {}={!r}", request.environment.args),
+        ("key 'args.cni.{}' is {!r}", keys.args_cni(request.network.raw)),
+    )
+    for words, held in told:
+        for key, value in held.items():
+            if keys.fold_case(key) == _ASKED_PORT and value not in (None, ""):
+                if not isinstance(value, str) or len(value) > PORT_NAME_MAX or not (value.isascii() and value.isprintable()):
+                    raise InvalidConfig(
+                        words.format(key, value), f"it must be the name of a logical port, of {PORT_NAME_MAX} characters at most"
+                    )
+                return value
+    return ""

@@ -1,0 +1,149 @@
+"""Waits until OVN has installed a port of the switch, and says what was missing where it has not.
+
+ovn-controller writes it into the port's own row of OVSDB when the flows of its logical port are in ovs-vswitchd: so it is an
+event like all others of that row, and no other database is asked. No row says why it is not written: after the wait the chassis'
+own settings are read, and ovn-controller is asked. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from userspace_cni.attachment.steps import OWNER, LogicalPort, OvsPort
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import Unavailable
+from userspace_cni.switch.chassis import SYSTEM_ID, switch_ids
+from userspace_cni.switch.ovn_controller import ControllerWord, ask_controller
+from userspace_cni.switch.ovsdb.rows.bridge_row import missing_bridge_of_ovn
+from userspace_cni.switch.ovsdb.rows.logical_ids import IFACE_ID, is_installed
+from userspace_cni.switch.vswitchd import Daemon
+
+if TYPE_CHECKING:
+    from userspace_cni.switch.ovsdb.switch_database import SwitchClient, SwitchSession
+
+_SPARE_S: Final = 2.0
+"""What is left of the deadline for finding out what was missing."""
+_PATIENCE_S: Final = 1.0
+"""How long it waits before it asks whether ovs-vswitchd lives: OVN takes 25 to 80 ms."""
+_USUAL_BRIDGE: Final = "br-int"
+_BRIDGE: Final = "ovn-bridge"
+_REMOTE: Final = "ovn-remote"
+_CONNECTED: Final = "connected"
+_LOOK: Final = "ovn-nbctl list Logical_Switch_Port {}; ovn-sbctl find Port_Binding logical_port={}; the log of ovn-controller"
+
+
+@dataclass(frozen=True)
+class ChassisLook:
+    """What this node shows of OVN after a logical port was not installed in time.
+
+    `bridge`: where the port is, None where that bridge is not there; `ids`: Open_vSwitch.external_ids; `others`: the other ports
+    that have the same logical port; `word`: ovn-controller's.
+    """
+
+    bridge: str
+    is_there: bool = True
+    ids: Mapping[str, str] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+    word: ControllerWord = field(default_factory=ControllerWord)
+
+
+def find_missing(logical: LogicalPort, look: ChassisLook) -> Iterator[str]:
+    """What the logical port lacks on this node, as far as the node shows it. Pure."""
+    chassis = look.ids.get(SYSTEM_ID, "")
+    used = look.ids.get(f"{_BRIDGE}-{chassis}") or look.ids.get(_BRIDGE) or _USUAL_BRIDGE
+    if not look.is_there:
+        yield missing_bridge_of_ovn(look.bridge)[0]
+    if used != look.bridge:
+        yield f"ovn-controller's integration bridge is {used} (external_ids:{_BRIDGE} of Open_vSwitch), not {look.bridge}"
+    for key in (SYSTEM_ID, _REMOTE):
+        if not look.ids.get(key):
+            yield f"external_ids:{key} of Open_vSwitch is not set: the node is no chassis of OVN"
+    if look.others:
+        yield f"{', '.join(look.others)} on this node has the logical port, too, and only one can: its sandbox has no DEL yet"
+    if not look.word.connection:
+        yield f"ovn-controller does not answer: {look.word.silence}"
+    elif look.word.connection != _CONNECTED:
+        yield f"ovn-controller says of the southbound database {look.ids.get(_REMOTE, '')}: {look.word.connection}"
+    elif look.word.knows_port:
+        yield f"chassis {chassis} knows the logical port, but its options:requested-chassis names another one, or another has it"
+    else:
+        version = f"iface-id-ver {logical.version}" if logical.version else "no iface-id-ver, as the UID is not known"
+        yield (
+            f"chassis {chassis} knows no such logical port for this interface: it is not made, or its options:iface-id-ver is "
+            f"another's (this port has {version})"
+        )
+
+
+def find_interfaces(client: SwitchClient, container_id: str, deadline: Deadline) -> frozenset[str]:
+    """The names, in their pod, of the container's interfaces whose ports are logical ports. Raises Unavailable."""
+    from userspace_cni.ovsdb.column_values import value_of
+    from userspace_cni.ovsdb.database import with_ids
+
+    wanted = {"owner": OWNER, "container-id": container_id}
+
+    def look(session: SwitchSession) -> frozenset[str]:
+        found = (value_of(row, "external_ids") for row in session.rows("Interface"))
+        return frozenset(ids.get("ifname", "") for ids in found if IFACE_ID in ids and wanted.items() <= ids.items())
+
+    return client.read(look, with_ids(wanted), "looking for other logical ports of the container", deadline)
+
+
+class LogicalPorts:
+    """The logical ports of one switch. `rundir`: where ovn-controller has its control socket. Safe to use from any thread."""
+
+    def __init__(self, client: SwitchClient, daemon: Daemon, rundir: str) -> None:
+        self._client = client
+        self._daemon = daemon
+        self._rundir = rundir
+
+    def await_installed(self, session: SwitchSession, step: OvsPort, deadline: Deadline) -> None:
+        """Wait until ovn-controller says of the step's row that it is installed; at once where the step does not wait for it.
+
+        The row was written, and open, before. Raises Unavailable, which says what was missing.
+        """
+        from userspace_cni.ovsdb.column_values import value_of
+
+        logical = step.logical
+        if logical is None or not logical.waits:
+            return
+
+        def look() -> bool | None:
+            row = session.row("Interface", step.name)
+            return False if row is None else is_installed(logical, value_of(row, "external_ids")) or None
+
+        watch = session.watch("Interface", step.name, look)
+        left = deadline.remaining()
+        end = deadline.within(max(left - _SPARE_S, left / 2))
+        while (found := watch.wait(end.within(_PATIENCE_S).remaining())) is None and end.remaining():
+            liveness = self._daemon.recent(deadline)
+            if liveness.state == "dead":
+                watch.forget()
+                raise Unavailable(f"ovs-vswitchd is dead: {liveness.reason}", "see its log, and restart it")
+        if found:
+            return
+        watch.forget()
+        if found is False:
+            raise Unavailable(f"port {step.name}: another process deleted its rows", f"ovs-vsctl list-ports {step.bridge}")
+        missing = "; ".join(find_missing(logical, self._look(step, logical, deadline)))
+        raise Unavailable(
+            f"OVN has not installed logical port {logical.name} in time: {missing}", _LOOK.format(logical.name, logical.name)
+        )
+
+    def _look(self, step: OvsPort, logical: LogicalPort, deadline: Deadline) -> ChassisLook:
+        """What the node shows now; what cannot be read is left out."""
+        from userspace_cni.ovsdb.column_values import value_of
+        from userspace_cni.ovsdb.database import named, with_ids
+
+        wanted = {IFACE_ID: logical.name}
+
+        def read(session: SwitchSession) -> tuple[bool, tuple[str, ...]]:
+            rows = [(value_of(row, "name"), value_of(row, "external_ids")) for row in session.rows("Interface")]
+            others = sorted(f"port {name}" for name, ids in rows if name != step.name and ids.get(IFACE_ID) == logical.name)
+            return session.row("Bridge", step.bridge) is not None, tuple(others)
+
+        needs = named(step.name, step.bridge) | with_ids(wanted)
+        is_there, others = self._client.read(read, needs, "looking for ports of the same logical port", deadline)
+        ids = switch_ids(self._client, deadline)
+        return ChassisLook(step.bridge, is_there, ids, others, ask_controller(self._rundir, logical.name, deadline))
