@@ -75,13 +75,19 @@ def spec(live: LiveNode) -> dict[str, Any]:
 
 
 def test_a_node_of_kubeovns_controller(read: LiveNode, api: ApiServer) -> None:
-    """The Node gets the switch's name, in kube-ovn's form, too; the port's limit follows the annotation.
+    """The gateway waits for OVN's bridge, and then is the logical port of its name. The Node gets the switch's name, in
+    kube-ovn's words, too; the port's limit follows the annotation.
 
     An invalid value keeps the former one; `gateway status` says what such a gateway does not do.
     """
     annotate(api, **NODE)
     read.start()
+    missing = "bridge br-int, OVN's integration bridge, is not there"
+    wait_until(lambda: missing in spec(read).get("problem", ""), what="the gateway waits for the bridge")
+    switch_of(read).vsctl("add-br", "br-int", "--", "set", "Bridge", "br-int", "datapath_type=netdev", "fail_mode=secure")
     wait_until(lambda: spec(read).get("ready"), what="the gateway")
+    ids = switch_of(read).interface(PORT)["external_ids"]
+    assert (ids["iface-id"], ids["ip"]) == (PORT, NODE["ip_address"])
     wait_until(lambda: noted(api) == {CHASSIS: "chassis-1", KUBEOVN_CHASSIS: "chassis-1"}, what="the switch's name at the Node")
     place = switch_of(read).netns
     assert "rate 20Mbit" in inside(place, "tc", "class", "show", "dev", PORT)

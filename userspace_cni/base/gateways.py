@@ -68,7 +68,8 @@ class Gateway:
     bridge's, `vlan` None for untagged frames. `masquerade`: what leaves these subnets for elsewhere gets the node's address;
     `not_masqueraded` are destinations that keep the pod's. `sole`: only this node has the gateway, so that the bridge may have
     an uplink. `next_hops`: the routers that must answer for the gateway to work, () for the node's own. `limits`: "to the pod"
-    is from the node to the bridge. `said_by`: where the spec stands, for messages.
+    is from the node to the bridge. `logical_port`: the name that OVN knows it by, "" on another bridge than OVN's. `said_by`:
+    where the spec stands, for messages.
     """
 
     port: str
@@ -85,6 +86,7 @@ class Gateway:
     egress_gateway: EgressGateway | None = None
     next_hops: tuple[str, ...] = ()
     limits: Limits = UNLIMITED
+    logical_port: str = ""
     said_by: str = field(default="", compare=False)
 
     @cached_property

@@ -7,7 +7,7 @@ node, before any effect; another program's link, routing table or subnet is left
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
@@ -18,6 +18,7 @@ from userspace_cni.attachment.records import Record, node_container
 from userspace_cni.attachment.specs import Plan, Spec
 from userspace_cni.attachment.steps import (
     Internal,
+    LogicalPort,
     NodeLink,
     NodeRoute,
     OvsPort,
@@ -73,6 +74,9 @@ def steps_of(gateway: Gateway, store: str, switch_netns: str, bridge: GatewayBri
         foreign_bridge=bridge.is_foreign,
         datapath=bridge.datapath,
         limits=gateway.limits,
+        logical=LogicalPort(gateway.logical_port, ids={"ip": _bare(gateway.addresses)}, waits=False)
+        if gateway.logical_port
+        else None,
     )
     steps: list[Step] = [port, NodeLink(gateway.port, gateway.addresses, switch_netns)]
     steps += [NodeRoute(each.dst, each.gw, switch_netns) for each in gateway.routes]
@@ -91,6 +95,11 @@ def steps_of(gateway: Gateway, store: str, switch_netns: str, bridge: GatewayBri
     return tuple(steps)
 
 
+def _bare(addresses: Iterable[str]) -> str:
+    """The addresses without prefix lengths, as OVN's control planes look for them."""
+    return ",".join(each.partition("/")[0] for each in addresses)
+
+
 @dataclass(frozen=True)
 class GatewayBridge:
     """What matters of a gateway's bridge. `is_foreign`: attachments of pods neither made it nor may make it again.
@@ -105,6 +114,7 @@ class GatewayBridge:
 
 def _plan(gateway: Gateway, node: LocalNode, record: Record | None) -> tuple[Step, ...]:
     """The steps, after a look at switch and kernel. Raises UserspaceError for what stands against the gateway."""
+    from userspace_cni.switch.ovsdb.rows.bridge_row import missing_bridge_of_ovn
     from userspace_cni.switch.ovsdb.switch_reads import look_at_bridge
 
     deadline = Deadline.after(_LOOK_S)
@@ -121,9 +131,13 @@ def _plan(gateway: Gateway, node: LocalNode, record: Record | None) -> tuple[Ste
             f"gateway {gateway.port}: bridge {gateway.bridge} of a provider network is not there yet",
             "made for the gateway it would be in the way of the uplink; 'userspace-cni network' says what that lacks",
         )
+    is_of_ovn = gateway.bridge == node.installation.settings.ovn_bridge
+    if is_of_ovn and not found.maker:
+        message, details = missing_bridge_of_ovn(gateway.bridge)
+        raise Unavailable(f"gateway {gateway.port}: {message}", details)
     former = record.port if record else None
     again = former is not None and former.bridge == gateway.bridge and former.foreign_bridge
-    is_foreign = found.maker in ("node", "another")
+    is_foreign = found.maker in ("node", "another") or is_of_ovn
     mtu = gateway.mtu or (found.mtu if is_foreign else 0) or node_mtu(node.installation.settings, node.installation.root).link
     bridge = GatewayBridge(is_foreign or (found.maker == "" and again), found.datapath, mtu)
     steps = steps_of(gateway, node.store.journal.identity(), node.installation.settings.switch_netns, bridge)

@@ -40,15 +40,17 @@ def read_desired(annotations: Mapping[str, str] | None, settings: Settings) -> D
     if annotations is None:
         return Desired(ANNOTATIONS, complete=False)
     try:
-        found = gateway_of(annotations, settings.gateway_bridge)
+        found = gateway_of(annotations, settings.gateway_bridge, is_of_ovn=settings.gateway_bridge == settings.ovn_bridge)
     except InvalidConfig as error:
         name = annotations.get(_PORT) or _UNNAMED
         return Desired(ANNOTATIONS, complete=False, refused={(GATEWAY, name): str(error)})
     return Desired(ANNOTATIONS, complete=True, gateways=(found,) if found else ())
 
 
-def gateway_of(annotations: Mapping[str, str], bridge: str) -> Gateway | None:
+def gateway_of(annotations: Mapping[str, str], bridge: str, *, is_of_ovn: bool = False) -> Gateway | None:
     """The gateway that they are about; None where none of them is there. Raises InvalidConfig naming the annotation.
+
+    `is_of_ovn`: the bridge is OVN's, which knows the port by the name in the annotation.
 
     The routers `ovn.kubernetes.io/gateway` have to answer; they are the node's next hops for nothing. The rates become what
     kube-ovn's daemon makes of them: it writes `ingress_rate` into the QoS of the node's port and `egress_rate` into its policing
@@ -79,6 +81,7 @@ def gateway_of(annotations: Mapping[str, str], bridge: str) -> Gateway | None:
             next_hops=hops,
             sole=True,
             limits=kubeovn_rates(lambda key: (_named(_PREFIX + key), annotations.get(_PREFIX + key, "").strip())),
+            logical_port=port if is_of_ovn else "",
             said_by="annotations of the node",
         )
     )

@@ -25,7 +25,7 @@ from userspace_cni.attachment.steps import (
     node_marks,
 )
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import InvalidConfig, NameTaken, StepFailed, Unavailable
+from userspace_cni.base.errors import InvalidConfig, NameTaken, StepFailed, Unavailable, UnsupportedField
 from userspace_cni.base.log import say
 from userspace_cni.base.provider_networks import PCI, VDEV, ProviderNetwork, link_of
 from userspace_cni.base.vlans import Vlan
@@ -70,6 +70,11 @@ def plan(network: ProviderNetwork, site: ProviderSite) -> Plan:
     """
 
     def steps(record: Record | None) -> tuple[Step, ...]:
+        if network.bridge == site.node.installation.settings.ovn_bridge:
+            raise UnsupportedField(
+                f"bridge {network.bridge} is OVN's integration bridge: ovn-controller makes it, and its flows lead to no NIC",
+                "name another bridge; OVN is led to that by external_ids:ovn-bridge-mappings of Open_vSwitch",
+            )
         former = record if record and record.boot_id == site.node.store.boot_id() else None
         gone = site.switch_gone_s() >= network.give_back_after_s
         if gone and former and _has_to_leave(former):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from userspace_cni.attachment.records import step_from_json, step_to_json
-from userspace_cni.attachment.steps import NodeLink, NodeRoute, OvsPort, PolicyRoute, Translation
+from userspace_cni.attachment.steps import LogicalPort, NodeLink, NodeRoute, OvsPort, PolicyRoute, Translation
 from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.host.node_net.translations import rules
@@ -51,6 +51,14 @@ def test_the_mac_stays() -> None:
     assert first == again
     assert first != other
     assert steps_of(replace(plain, mac="02:00:00:00:00:01"), STORE, "", GatewayBridge())[0].interface.mac == "02:00:00:00:00:01"  # type: ignore[attr-defined]
+
+
+def test_a_gateway_that_ovn_knows() -> None:
+    """Its port has the logical port's name, and its addresses for OVN's control plane; no ADD waits for OVN at it."""
+    port, *_ = steps_of(replace(FULL, logical_port="node-n1"), STORE, "", GatewayBridge(is_foreign=True))
+    assert isinstance(port, OvsPort)
+    assert port.logical == LogicalPort("node-n1", ids={"ip": "10.56.217.1,fd00:56::1"}, waits=False)
+    assert step_from_json(step_to_json(port)) == port
 
 
 @pytest.mark.parametrize(("asked", "of_bridge", "wanted"), [(0, 1500, 1500), (0, 9000, 9000), (1300, 9000, 1300)])

@@ -114,6 +114,12 @@ def test_a_gateway_without_a_name_is_told_of() -> None:
     assert list(read_desired({"ovn.kubernetes.io/cidr": "10.0.0.0/8"}, ASKED).refused) == [(GATEWAY, "annotations")]
 
 
+def test_on_the_bridge_of_ovn() -> None:
+    """OVN knows the port by its name where the bridge is OVN's, and elsewhere not at all."""
+    elsewhere = Settings(kubeovn_annotations=True, gateway_bridge="br-ex")
+    assert [read_desired(OVN0, each).gateways[0].logical_port for each in (ASKED, elsewhere)] == ["node-worker-1", ""]
+
+
 def test_as_a_source() -> None:
     """They ask for something where both settings say so; what cannot be read is no complete list."""
     assert read_desired(OVN0, Settings(kubeovn_annotations=True)) == Desired(ANNOTATIONS, complete=True)
