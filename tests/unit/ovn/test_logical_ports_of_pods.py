@@ -1,0 +1,424 @@
+"""The logical ports that pods are to have, their rows and their pods' annotations, as one state that converges."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from userspace_cni.ovn.cluster_pods import ClusterPod, LogicalNetwork, keep_network, keep_node, keep_pod
+from userspace_cni.ovn.logical_switches import FoundSwitch, read_subnets
+from userspace_cni.ovn.pod_ports import LogicalFacts, PodPorts, PortRules, Settled
+from userspace_cni.ovn.port_rows import FoundLogicalPort
+from userspace_cni.ovsdb.columns import Columns
+
+DEFAULT = LogicalNetwork("net")
+RULES = PortRules("ovn-kubernetes", DEFAULT)
+NODES = {name: keep_node({"metadata": {"name": name}}) for name in ("n1", "n2")}
+SWITCHES = {
+    name: read_subnets(FoundSwitch(name, {"subnet": f"192.168.{number}.0/24"}, {})) for number, name in enumerate(("n1", "n2"), 1)
+}
+
+
+def a_pod(name: str = "app", node: str = "n1", uid: str = "", **more: Any) -> dict[str, Any]:
+    """A Pod as the server sends it. `more`: its annotations."""
+    return {
+        "metadata": {
+            "namespace": "default",
+            "name": name,
+            "uid": uid or f"uid-{name}",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "annotations": {key.replace("__", "/"): value for key, value in more.items()},
+        },
+        "spec": {"nodeName": node},
+        "status": {"phase": "Running"},
+    }
+
+
+class World:
+    """Pods of an API server and rows of a database, between which `PodPorts` stands; what it says is done at once."""
+
+    def __init__(self, rules: PortRules = RULES, facts: LogicalFacts | None = None) -> None:
+        self.facts = facts or LogicalFacts(NODES, {}, SWITCHES)
+        self.rules = rules
+        self.raw: dict[str, dict[str, Any]] = {}
+        self.rows: dict[str, FoundLogicalPort] = {}
+        self.now = 0.0
+        self.restart()
+
+    def restart(self) -> None:
+        """A controller that knows nothing but what is in server and database."""
+        self.ports = PodPorts(self.rules)
+        self.changed: set[str] = set()
+
+    def add(self, *pods: dict[str, Any]) -> None:
+        self.raw |= {f"{each['metadata']['namespace']}/{each['metadata']['name']}": each for each in pods}
+
+    def pods(self) -> dict[str, ClusterPod]:
+        return {key: keep_pod(each) for key, each in self.raw.items()}
+
+    def settle(self) -> Settled:
+        """Do what is to be done once, for all pods and rows; what it was."""
+        self.ports.take_facts(self.facts)
+        pods = self.pods()
+        self.ports.take_pods(pods, {*pods, *self.ports._ports})
+        names = {*self.ports.names, *self.rows, *self.changed}
+        settled = self.ports.settle(names, self.rows, self.now)
+        self.changed = {change.name for change in settled.changes}
+        for change in settled.changes:
+            if change.kind == "delete":
+                del self.rows[change.name]
+            else:
+                self.rows[change.name] = written(self.rows.get(change.name), change.name, change.columns)
+        for note in settled.notes:
+            self.raw[f"{note.namespace}/{note.name}"]["metadata"]["annotations"] |= note.annotations
+        return settled
+
+    def settled(self) -> Settled:
+        """As `settle`; and the next time there is nothing more to do."""
+        first = self.settle()
+        again = self.settle()
+        assert (again.changes, again.notes) == ([], [])
+        return first
+
+    def note(self, name: str = "app") -> dict[str, Any]:
+        """The annotation of OVN's tools in the pod."""
+        said: dict[str, Any] = json.loads(self.raw[f"default/{name}"]["metadata"]["annotations"]["ovn"])
+        return said
+
+
+def written(former: FoundLogicalPort | None, name: str, columns: Columns) -> FoundLogicalPort:
+    """The row after a change."""
+    row = former or FoundLogicalPort(name)
+    changed: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in columns.items()}
+    return replace(row, **{key: value for key, value in changed.items() if key != "name"})
+
+
+def a_network(**ovn: Any) -> Mapping[str, Any]:
+    """A definition of a network with logical ports."""
+    top: dict[str, Any] = {key: ovn.pop(key) for key in ("addresses", "ipam") if key in ovn}
+    config = {"cniVersion": "1.0.0", "name": "red", "type": "userspace", "ovn": ovn, **top}
+    return {"metadata": {"name": "red-nad", "namespace": "default"}, "spec": {"config": json.dumps(config)}}
+
+
+def test_a_pod_gets_its_row_then_its_annotation() -> None:
+    """With the first address, a MAC that follows from it, and who may bind and send."""
+    world = World()
+    world.add(a_pod())
+    world.settled()
+    row = world.rows["default_app"]
+    assert row.addresses == row.port_security == ("0a:58:c0:a8:01:03 192.168.1.3",)
+    assert row.options == {"iface-id-ver": "uid-app", "requested-chassis": "n1"}
+    assert row.external_ids["namespace"] == "default"
+    assert row.external_ids["pod"] == "true"
+    assert (row.switch, row.is_ours) == ("n1", True)
+    assert world.note() == {"ip_address": "192.168.1.3/24", "mac_address": "0a:58:c0:a8:01:03", "gateway_ip": "192.168.1.1"}
+
+
+def test_both_families() -> None:
+    """The annotation has lists; the port may send from its own address of the link, too."""
+    subnets = read_subnets(FoundSwitch("n1", {"subnet": "192.168.1.0/24", "ipv6_prefix": "fd00:1::/64"}, {}))
+    world = World(facts=LogicalFacts(NODES, {}, {"n1": subnets}))
+    world.add(a_pod())
+    world.settled()
+    assert world.note()["ip_address"] == ["192.168.1.3/24", "fd00:1::3/64"]
+    assert world.note()["gateway_ip"] == ["192.168.1.1", "fd00:1::1"]
+    assert world.rows["default_app"].port_security == ("0a:58:c0:a8:01:03 192.168.1.3 fd00:1::3 fe80::/64",)
+
+
+@pytest.mark.parametrize(
+    "change", [{"spec": {}}, {"spec": {"nodeName": "n1", "hostNetwork": True}}, {"status": {"phase": "Failed"}}]
+)
+def test_pods_without_a_network_of_their_own_get_nothing(change: dict[str, Any]) -> None:
+    """Those that are not on a node yet, those in the node's network, and those that have ended."""
+    world = World()
+    world.add({**a_pod(), **change})
+    assert world.settled() == Settled()
+
+
+def test_an_ended_pods_row_goes_and_its_address_is_held() -> None:
+    """Another pod gets the next address, and a minute later the first."""
+    world = World()
+    world.add(a_pod())
+    world.settled()
+    world.raw["default/app"]["status"]["phase"] = "Succeeded"
+    world.settle()
+    assert world.rows == {}
+    world.add(a_pod("other"))
+    world.settled()
+    assert world.note("other")["ip_address"] == "192.168.1.4/24"
+    world.now = 61.0
+    world.add(a_pod("third"))
+    world.settled()
+    assert world.note("third")["ip_address"] == "192.168.1.3/24"
+
+
+def test_a_pod_of_the_same_name_is_another_one() -> None:
+    """Its row has the new UID and a new address, at no moment the old pod's."""
+    world = World()
+    world.add(a_pod())
+    world.settled()
+    world.add(a_pod(uid="second"))
+    world.settled()
+    assert world.rows["default_app"].options["iface-id-ver"] == "second"
+    assert world.note()["ip_address"] == "192.168.1.4/24"
+
+
+def test_a_lost_database_is_rebuilt_with_the_same_addresses() -> None:
+    """From the annotations alone, by a controller that has just started, whatever the order of names."""
+    world = World()
+    world.add(*(a_pod(f"p{number}") for number in (3, 1, 2)))
+    world.settled()
+    world.add(a_pod("a0"))
+    world.settled()
+    before, notes = dict(world.rows), {name: world.note(name) for name in ("p1", "p2", "p3", "a0")}
+    world.rows = {}
+    world.restart()
+    world.settled()
+    assert world.rows == before
+    assert {name: world.note(name) for name in notes} == notes
+
+
+def test_a_death_between_row_and_annotation_is_finished() -> None:
+    """The annotation says what the row has, though another address is the first free one by now."""
+    world = World()
+    world.add(a_pod("first"), a_pod("second"))
+    world.settled()
+    del world.raw["default/first"], world.rows["default_first"], world.raw["default/second"]["metadata"]["annotations"]["ovn"]
+    world.restart()
+    settled = world.settled()
+    assert settled.changes == []
+    assert world.note("second")["ip_address"] == "192.168.1.4/24"
+
+
+def test_a_full_comparison_writes_nothing() -> None:
+    """A controller that starts over rows and annotations that are as they should be."""
+    world = World()
+    world.add(*(a_pod(f"p{number}", f"n{number % 2 + 1}") for number in range(50)))
+    world.settled()
+    world.restart()
+    assert world.settled() == Settled()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        '{"ip_address": "192.168.1.1/24"}',
+        '{"ip_address": "192.168.1.2/24"}',
+        '{"ip_address": "192.168.2.9/24"}',
+        '{"ip_address": "192.168.1.3/24"}',
+        '{"ip_address": "10.0.0.3"}',
+        "nonsense",
+        '{"ip_address": {}}',
+        "x" * 40_000,
+    ],
+)
+def test_an_annotation_takes_no_address_from_others(said: str) -> None:
+    """The router's, the node's, another node's, another pod's, none at all: its author gets a free one, the owner keeps his."""
+    world = World()
+    world.add(a_pod("owner"))
+    world.settled()
+    world.add(a_pod("app", ovn=said))
+    world.restart()
+    world.settled()
+    assert world.note("owner")["ip_address"] == "192.168.1.3/24"
+    assert world.note("app")["ip_address"] == "192.168.1.4/24"
+
+
+def test_an_annotation_may_choose_a_free_address() -> None:
+    """With its MAC, as users of the old tools wrote it by hand."""
+    world = World()
+    world.add(a_pod(ovn='{"ip_address": "192.168.1.77/24", "mac_address": "02:00:00:00:00:77", "gateway_ip": "192.168.1.1"}'))
+    world.settled()
+    assert world.rows["default_app"].addresses == ("02:00:00:00:00:77 192.168.1.77",)
+
+
+def test_the_annotation_of_the_old_tools_is_read() -> None:
+    """Which wrote it as Python shows a dict."""
+    world = World()
+    old = "{'ip_address': '192.168.1.9/24', 'mac_address': '0a:00:00:00:00:09', 'gateway_ip': '192.168.1.1'}"
+    world.add(a_pod(ovn=old))
+    assert world.settled().notes == []
+    assert world.rows["default_app"].addresses == ("0a:00:00:00:00:09 192.168.1.9",)
+
+
+def test_what_others_have_in_the_database_is_taken() -> None:
+    """Addresses of ports by hand, in whatever column OVN has them, and of routers."""
+    world = World(facts=LogicalFacts(NODES, {}, SWITCHES, {"rtos": subnets_first("192.168.1.4")}))
+    world.rows = {
+        "hand": FoundLogicalPort("hand", ("0a:00:00:00:00:01 192.168.1.3",)),
+        "dyn": FoundLogicalPort("dyn", ("dynamic",), dynamic="0a:1 192.168.1.5"),
+    }
+    world.add(a_pod())
+    world.settled()
+    assert world.note()["ip_address"] == "192.168.1.6/24"
+    assert set(world.rows) == {"hand", "dyn", "default_app"}
+
+
+def subnets_first(*texts: str) -> tuple[Any, ...]:
+    from ipaddress import ip_address
+
+    return tuple(map(ip_address, texts))
+
+
+def test_a_port_of_our_name_that_is_not_ours_stays() -> None:
+    """It is told, until the administrator has it adopted."""
+    world = World()
+    world.rows = {"default_app": FoundLogicalPort("default_app", ("dynamic",), external_ids={"pod": "true"})}
+    world.add(a_pod())
+    settled = world.settled()
+    assert "not ours" in settled.lacking["default_app"]
+    assert not world.rows["default_app"].is_ours
+    world.rules = replace(RULES, adopts=True)
+    world.restart()
+    world.settled()
+    assert world.rows["default_app"].is_ours
+
+
+def test_without_its_switch_a_pod_waits() -> None:
+    """And says so; it gets its port when the switch is there."""
+    world = World(facts=LogicalFacts(NODES, {}, {}))
+    world.add(a_pod())
+    assert world.settled().lacking == {"default_app": "there is no logical switch 'n1'"}
+    world.facts = LogicalFacts(NODES, {}, SWITCHES)
+    world.settled()
+    assert world.note()["ip_address"] == "192.168.1.3/24"
+
+
+def test_keys_that_others_wrote_into_our_row_stay() -> None:
+    """What is ours there is put back."""
+    world = World()
+    world.add(a_pod())
+    world.settled()
+    row = world.rows["default_app"]
+    theirs = {**row.options, "qos": "1", "requested-chassis": "elsewhere"}
+    world.rows["default_app"] = replace(row, options=theirs, external_ids={**row.external_ids, "theirs": "x"})
+    world.settled()
+    assert world.rows["default_app"].options == {**row.options, "qos": "1"}
+    assert world.rows["default_app"].external_ids["theirs"] == "x"
+
+
+def test_the_ports_of_several_networks() -> None:
+    """The first is called after the pod, the next after its interface, too; each has its annotation."""
+    networks = {"default/red-nad": keep_network(a_network())}
+    world = World(facts=LogicalFacts(NODES, networks, SWITCHES))
+    world.add(a_pod())
+    world.raw["default/app"]["metadata"]["annotations"] = {"k8s.v1.cni.cncf.io/networks": "plain, red-nad@eth7"}
+    world.settled()
+    assert set(world.rows) == {"default_app", "default_app_eth7"}
+    said = json.loads(world.raw["default/app"]["metadata"]["annotations"]["k8s.ovn.org/pod-networks"])
+    assert said["default/red/eth7"]["ip_address"] == "192.168.1.4/24"
+    world.rules = replace(RULES, default=None)
+    del world.raw["default/app"]["metadata"]["annotations"]["ovn"]
+    world.rows = {}
+    world.restart()
+    world.settled()
+    assert set(world.rows) == {"default_app"}
+
+
+def test_kube_ovns_names() -> None:
+    """The first port is that of eth0, a further one is called after its network."""
+    networks = {"default/red-nad": keep_network(a_network())}
+    world = World(replace(RULES, naming="kube-ovn"), LogicalFacts(NODES, networks, SWITCHES))
+    world.add(a_pod())
+    world.raw["default/app"]["metadata"]["annotations"] = {"k8s.v1.cni.cncf.io/networks": "red-nad"}
+    world.settled()
+    assert set(world.rows) == {"app.default", "app.default.red.default.ovn"}
+
+
+@pytest.mark.parametrize(
+    ("ovn", "addresses", "security"),
+    [
+        ({"addresses": "unknown"}, ("unknown",), ()),
+        ({"ipam": {"type": "host-local"}}, ("02:00:00:00:00:05 10.9.0.5",), ("02:00:00:00:00:05 10.9.0.5",)),
+        ({"portSecurity": False}, ("0a:58:c0:a8:01:03 192.168.1.3",), ()),
+    ],
+)
+def test_where_addresses_are_from(ovn: dict[str, Any], addresses: tuple[str, ...], security: tuple[str, ...]) -> None:
+    """From the annotations, from what the IPAM plugin leased as Multus notes it, or from nowhere."""
+    world = World(
+        replace(RULES, default=None), LogicalFacts(NODES, {"default/red-nad": keep_network(a_network(**ovn))}, SWITCHES)
+    )
+    status = [{"name": "default/red-nad", "interface": "net1", "ips": ["10.9.0.5"], "mac": "02:00:00:00:00:05"}]
+    world.add(a_pod())
+    world.raw["default/app"]["metadata"]["annotations"] = {
+        "k8s.v1.cni.cncf.io/networks": '[{"name": "red-nad"}]',
+        "k8s.v1.cni.cncf.io/network-status": json.dumps(status),
+    }
+    world.settled()
+    row = world.rows["default_app"]
+    assert (row.addresses, row.port_security) == (addresses, security)
+
+
+def test_another_switch_needs_a_rule() -> None:
+    """The node's own needs none."""
+    networks = {"default/red-nad": keep_network(a_network(switch="admins"))}
+    switches = {**SWITCHES, "admins": read_subnets(FoundSwitch("admins", {"subnet": "10.1.0.0/16"}, {}))}
+    world = World(replace(RULES, default=None), LogicalFacts(NODES, networks, switches))
+    world.add(a_pod())
+    world.raw["default/app"]["metadata"]["annotations"] = {"k8s.v1.cni.cncf.io/networks": "red-nad"}
+    assert "cannot have ports" in world.settled().lacking["default_app"]
+    world.rules = replace(world.rules, may_have=lambda *_: True)
+    world.restart()
+    world.settled()
+    assert world.rows["default_app"].switch == "admins"
+
+
+def launcher(number: int, node: str, phase: str = "Running") -> dict[str, Any]:
+    """A launcher pod of VM `vm`; the second is that to which it migrates."""
+    pod = a_pod(f"virt-launcher-vm-abcd{number}", node)
+    pod["metadata"]["labels"] = {"kubevirt.io/created-by": "vmi"}
+    pod["metadata"]["annotations"] = {"kubevirt.io/domain": "vm"}
+    pod["metadata"]["creationTimestamp"] = f"2026-01-01T00:00:0{number}Z"
+    pod["status"]["phase"] = phase
+    return pod
+
+
+@pytest.mark.parametrize(("version", "strategy"), [((23, 3, 1), None), ((25, 9, 0), "garp,na"), ((), None)])
+def test_a_migrating_machine_keeps_its_port(version: tuple[int, ...], strategy: str | None) -> None:
+    """It is bound on both nodes, the source first, opened by the guest's announcement where OVN can; then on the target alone."""
+    world = World(facts=LogicalFacts(NODES, {}, SWITCHES, version=version))
+    world.add(launcher(1, "n1"))
+    world.settled()
+    row = world.rows["default_vm"]
+    assert row.options == {"iface-id-ver": "vmi", "requested-chassis": "n1"}
+    world.add(launcher(2, "n2"))
+    world.settled()
+    both = world.rows["default_vm"]
+    assert both.options["requested-chassis"] == "n1,n2"
+    assert both.options.get("activation-strategy") == strategy
+    assert both.addresses == row.addresses
+    world.add(launcher(1, "n1", "Succeeded"))
+    world.settled()
+    moved = world.rows["default_vm"]
+    assert moved.options == {"iface-id-ver": "vmi", "requested-chassis": "n2"}
+    assert (moved.addresses, moved.switch) == (row.addresses, "n1")
+    world.rows = {}
+    world.restart()
+    world.settled()
+    assert world.rows["default_vm"] == moved
+
+
+def test_a_tenants_pod_is_no_machine_of_another_name() -> None:
+    """Neither label nor annotation gives a pod another's port."""
+    world = World()
+    pod = a_pod("evil")
+    pod["metadata"]["labels"] = {"kubevirt.io/created-by": "vmi"}
+    pod["metadata"]["annotations"] = {"kubevirt.io/domain": "vm"}
+    world.add(pod)
+    world.settled()
+    assert set(world.rows) == {"default_evil"}
+
+
+def test_the_result_follows_from_the_objects_alone() -> None:
+    """The same pods in another order have the same ports."""
+    found = []
+    for order in (1, -1):
+        world = World()
+        world.add(*[a_pod(f"p{number}") for number in range(20)][::order])
+        world.settled()
+        found.append(world.rows)
+    assert found[0] == found[1]

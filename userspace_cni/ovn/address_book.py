@@ -1,0 +1,175 @@
+"""Which address each logical port has, and which one the next gets: the first that is free in its switch. Pure.
+
+An address is free when no logical port has it, ours or another's, no router has it, and none has had it for a while: the
+neighbours and connections of an ended pod still know it. All switches of the cluster have one plan of addresses: what is taken
+in one is taken in all. The caller gives the time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_interface
+from typing import Final
+
+from userspace_cni.base.subnets import Address, Cidr, Span
+
+HELD_S: Final = 60.0
+"""Seconds for which the address of an ended pod is not given again."""
+
+Interface = IPv4Interface | IPv6Interface
+_Number = tuple[int, int]
+"""An address: its IP version and its number."""
+
+
+@dataclass(frozen=True)
+class SwitchSubnet:
+    """A network of a logical switch. `gateway`: its router's address, None for none; `excluded`: is never given out."""
+
+    network: Cidr
+    gateway: Address | None = None
+    excluded: tuple[Span, ...] = ()
+
+
+class _Pool:
+    """The addresses of one subnet. `lowest`: none below it is free."""
+
+    def __init__(self, subnet: SwitchSubnet) -> None:
+        network = subnet.network
+        self.version, self._bits = network.version, network.prefixlen
+        spare = 0 if network.prefixlen >= network.max_prefixlen - 1 else 1
+        self._first = int(network.network_address) + spare
+        self._last = int(network.broadcast_address) - (spare if network.version == 4 else 0)
+        own = [(subnet.gateway, subnet.gateway)] if subnet.gateway is not None else []
+        self._spans = _merged((int(first), int(last)) for first, last in (*subnet.excluded, *own))
+        self._starts = [first for first, _ in self._spans]
+        self._lowest = self._first
+
+    def first_free(self, taken: Mapping[_Number, str]) -> int | None:
+        """The first address that is not taken; None when there is none."""
+        number = self._lowest
+        while number <= self._last:
+            span = self._span_of(number)
+            if span is not None:
+                number = span[1] + 1
+            elif (self.version, number) in taken:
+                number += 1
+            else:
+                break
+        self._lowest = number
+        return number if number <= self._last else None
+
+    def freed(self, number: int) -> None:
+        """An address is free again."""
+        if self._first <= number < self._lowest:
+            self._lowest = number
+
+    def may_have(self, number: int) -> bool:
+        """Whether a pod can have the address here, unless it is taken."""
+        return self._first <= number <= self._last and self._span_of(number) is None
+
+    def interface(self, number: int) -> Interface:
+        address = IPv4Address(number) if self.version == 4 else IPv6Address(number)
+        return ip_interface(f"{address}/{self._bits}")
+
+    def _span_of(self, number: int) -> tuple[int, int] | None:
+        at = bisect_right(self._starts, number) - 1
+        return self._spans[at] if at >= 0 and number <= self._spans[at][1] else None
+
+
+class AddressBook:
+    """The addresses of all logical ports, by port. For one thread."""
+
+    def __init__(self, held_s: float = HELD_S) -> None:
+        self._held_s = held_s
+        self._taken: dict[_Number, str] = {}
+        self._of: dict[str, tuple[_Number, ...]] = {}
+        self._held: deque[tuple[float, _Number, str]] = deque()
+        self._subnets: Mapping[str, Sequence[SwitchSubnet]] = {}
+        self._pools: dict[str, tuple[_Pool, ...]] = {}
+
+    def set_switches(self, switches: Mapping[str, Sequence[SwitchSubnet]]) -> None:
+        """These are the subnets of all switches from now on, by the switch's name."""
+        former, self._subnets = self._subnets, {name: tuple(subnets) for name, subnets in switches.items()}
+        for name in former.keys() - self._subnets.keys():
+            del self._pools[name]
+        for name, subnets in self._subnets.items():
+            if former.get(name) != subnets:
+                self._pools[name] = tuple(map(_Pool, subnets))
+
+    def fits(self, switch: str, addresses: Iterable[Interface]) -> bool:
+        """Whether a pod's port of this switch can have all these addresses, free or not."""
+        pools = self._pools.get(switch, ())
+        return all(any(pool.version == each.version and pool.may_have(int(each.ip)) for pool in pools) for each in addresses)
+
+    def switch_of(self, addresses: Sequence[Interface]) -> str:
+        """The switch in whose subnets all these addresses are; "" for none."""
+        return next((name for name in self._pools if addresses and self.fits(name, addresses)), "")
+
+    def claim(self, port: str, addresses: Iterable[Interface | Address]) -> str:
+        """Note that the port has these addresses alone, unless another one has one of them: its name, "" when they are noted.
+
+        An address that is held for its former port counts as that port's.
+        """
+        wanted: tuple[_Number, ...] = tuple(dict.fromkeys(map(_number, addresses)))
+        for number in wanted:
+            owner = self._taken.get(number, port)
+            if owner != port:
+                return owner
+        for number in self._of.get(port, ()):
+            if number not in wanted:
+                self._free(number)
+        self._of[port] = wanted
+        self._taken.update(dict.fromkeys(wanted, port))
+        return ""
+
+    def give(self, port: str, switch: str) -> tuple[Interface, ...]:
+        """Give the port the first free address of each family of the switch; () when one of them has none left, or no subnet."""
+        pools = self._pools.get(switch, ())
+        found = [(pool, pool.first_free(self._taken)) for pool in pools]
+        addresses = tuple(pool.interface(number) for pool, number in found if number is not None)
+        if len(addresses) != len(pools) or not addresses:
+            return ()
+        self.claim(port, addresses)
+        return addresses
+
+    def release(self, port: str, now: float, *, hold: bool = True) -> None:
+        """The port has no addresses any more; they are free after a while, or without `hold` at once."""
+        for number in self._of.pop(port, ()):
+            if hold:
+                self._held.append((now + self._held_s, number, port))
+            else:
+                self._free(number)
+
+    def expire(self, now: float) -> float:
+        """Free what has been held long enough; when the next is to be, infinity for none."""
+        while self._held and self._held[0][0] <= now:
+            _, number, port = self._held.popleft()
+            if self._taken.get(number) == port and number not in self._of.get(port, ()):
+                self._free(number)
+        return self._held[0][0] if self._held else float("inf")
+
+    def _free(self, number: _Number) -> None:
+        self._taken.pop(number, None)
+        for pools in self._pools_with(number):
+            pools.freed(number[1])
+
+    def _pools_with(self, number: _Number) -> Iterable[_Pool]:
+        return (pool for pools in self._pools.values() for pool in pools if pool.version == number[0])
+
+
+def _number(address: Interface | Address) -> _Number:
+    return address.version, int(address.ip if isinstance(address, Interface) else address)
+
+
+def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The spans in order, those that overlap or touch as one."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return found

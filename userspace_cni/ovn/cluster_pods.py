@@ -1,0 +1,142 @@
+"""What is kept of the cluster's pods, nodes and network definitions, as far as it decides about logical ports. Pure.
+
+Pods are written by their authors: a text that is longer than any that can be meant counts as absent, and so does a field of
+another type than its schema's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from userspace_cni.base.logical_ports import NODE_SWITCH
+from userspace_cni.cni.annotations import OVN, POD_NETWORKS
+from userspace_cni.pod import launcher
+
+NETWORKS: Final = "k8s.v1.cni.cncf.io/networks"
+DEFAULT_NETWORK: Final = "v1.multus-cni.io/default-network"
+NETWORK_STATUS: Final = "k8s.v1.cni.cncf.io/network-status"
+_MIRROR: Final = "kubernetes.io/config.mirror"
+_VMI_UID: Final = "kubevirt.io/created-by"
+_CHASSIS: Final = ("userspace-cni.io/chassis", "ovn.kubernetes.io/chassis", "k8s.ovn.org/node-chassis-id")
+_KEPT: Final = (NETWORKS, DEFAULT_NETWORK, NETWORK_STATUS, OVN, POD_NETWORKS)
+_TEXT_MAX: Final = 16 << 10
+_DEFINITION_MAX: Final = 64 << 10
+_ENDED: Final = ("Succeeded", "Failed")
+_TYPES: Final = ("userspace", "userspace-cni")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPod:
+    """A pod. `owner`, `owner_uid`: who has its logical ports: the pod itself or, of a launcher, its VM. `ended`: its containers
+    do not run any more, and never will. `has_network`: it has a network of its own. `notes`: the annotations that count."""
+
+    namespace: str
+    name: str
+    uid: str
+    owner: str
+    owner_uid: str
+    created: str
+    node: str
+    ended: bool
+    has_network: bool
+    notes: Mapping[str, str]
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it has logical ports where its networks have: it is on a node, with a network of its own, and lives."""
+        return bool(self.node) and self.has_network and not self.ended
+
+
+@dataclass(frozen=True, slots=True)
+class PodNode:
+    """A node. `chassis`: how OVN calls it; that may be its host's name, which is the node's mostly."""
+
+    name: str
+    chassis: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalNetwork:
+    """A network whose interfaces are logical ports. `source`: where their addresses are from; `name`: its name as a network."""
+
+    name: str
+    switch: str = NODE_SWITCH
+    source: str = "annotations"
+    port_security: bool = True
+    requested_chassis: bool = True
+
+
+def keep_pod(thing: Mapping[str, Any]) -> ClusterPod:
+    """What is kept of a Pod. Raises KeyError, TypeError or AttributeError for what is no object."""
+    metadata, spec = thing["metadata"], thing.get("spec") or {}
+    notes = {key: value for key, value in (metadata.get("annotations") or {}).items() if key in _KEPT and _is_bounded(value)}
+    namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
+    annotations = metadata.get("annotations") or {}
+    machine = launcher.machine_name(name, str(annotations.get(launcher.DOMAIN) or ""))
+    machine_uid = str((metadata.get("labels") or {}).get(_VMI_UID) or "")
+    is_machine = bool(machine and machine_uid)
+    return ClusterPod(
+        namespace=namespace,
+        name=name,
+        uid=uid,
+        owner=machine if is_machine else name,
+        owner_uid=machine_uid if is_machine else str(annotations.get(_MIRROR) or uid),
+        created=str(metadata.get("creationTimestamp") or ""),
+        node=str(spec.get("nodeName") or ""),
+        ended=(thing.get("status") or {}).get("phase") in _ENDED,
+        has_network=spec.get("hostNetwork") is not True,
+        notes=notes,
+    )
+
+
+def keep_node(thing: Mapping[str, Any]) -> PodNode:
+    """What is kept of a Node. Raises KeyError, TypeError or AttributeError for what is no object."""
+    metadata = thing["metadata"]
+    annotations = metadata.get("annotations") or {}
+    said = [str(annotations[name]) for name in _CHASSIS if annotations.get(name)]
+    return PodNode(metadata["name"], said[0] if said else metadata["name"])
+
+
+def keep_network(thing: Mapping[str, Any]) -> LogicalNetwork | None:
+    """What a NetworkAttachmentDefinition says of logical ports; None where its interfaces are none, or it cannot be read.
+
+    Raises KeyError, TypeError or AttributeError for what is no object.
+    """
+    name = thing["metadata"]["name"]
+    text = (thing.get("spec") or {}).get("config")
+    if not isinstance(text, str) or len(text) > _DEFINITION_MAX:
+        return None
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(config, dict):
+        return None
+    plugins = config.get("plugins")
+    chain = plugins if isinstance(plugins, list) else [config]
+    return next((_network(each, str(config.get("name") or name)) for each in chain if _is_logical(each)), None)
+
+
+def _is_logical(config: object) -> bool:
+    return isinstance(config, dict) and config.get("type") in _TYPES and isinstance(config.get("ovn"), dict)
+
+
+def _network(config: Mapping[str, Any], name: str) -> LogicalNetwork:
+    said, ipam = config["ovn"], config.get("ipam")
+    leases = isinstance(ipam, dict) and bool(ipam.get("type"))
+    source = config.get("addresses") or ("ipam" if leases else "annotations")
+    switch = said.get("switch")
+    return LogicalNetwork(
+        name=name,
+        switch=switch if isinstance(switch, str) and switch else NODE_SWITCH,
+        source=source if source in ("annotations", "unknown") else "ipam",
+        port_security=said.get("portSecurity") is not False,
+        requested_chassis=said.get("requestedChassis") is not False,
+    )
+
+
+def _is_bounded(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= _TEXT_MAX

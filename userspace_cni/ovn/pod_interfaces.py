@@ -1,0 +1,110 @@
+"""Which interfaces of a pod are logical ports, and how these are called. Pure.
+
+The plugin derives the same names on the node (`base.logical_ports`): of a pod's logical ports the first, in the order in which
+its interfaces are attached, is called after the pod, the others after the interface, too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+from userspace_cni.base.logical_ports import logical_port_name
+from userspace_cni.cni.annotations import DEFAULT_INTERFACE
+from userspace_cni.ovn.cluster_pods import DEFAULT_NETWORK, NETWORK_STATUS, NETWORKS, ClusterPod, LogicalNetwork
+from userspace_cni.pod.mac import is_unicast, six_octets
+
+_NETWORKS_MAX: Final = 64
+_SELECTION: Final = re.compile(r"\s*(?:([a-z0-9][-a-z0-9.]{0,252})/)?([a-z0-9][-a-z0-9.]{0,252})(?:@([\w.-]{1,15}))?\s*")
+_IFNAME: Final = re.compile(r"[\w.-]{1,15}")
+_KUBE_OVN: Final = "kube-ovn"
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalInterface:
+    """An interface of a pod that is a logical port. `port`: the logical port's name; `is_first`: of the pod's logical ports;
+    `mac`: the one that the pod asks for, "" for any."""
+
+    port: str
+    ifname: str
+    network: LogicalNetwork
+    is_first: bool
+    mac: str = ""
+
+
+def list_interfaces(
+    pod: ClusterPod, networks: Mapping[str, LogicalNetwork | None], default: LogicalNetwork | None, naming: str
+) -> tuple[LogicalInterface, ...]:
+    """The interfaces of the pod that are logical ports, in the order in which they are attached.
+
+    `networks`: the definitions by "namespace/name"; `default`: the cluster's default network, None where it is none of OVN's.
+    """
+    found: list[LogicalInterface] = []
+    named = pod.notes.get(DEFAULT_NETWORK)
+    if named:
+        default = next((networks.get(each.definition) for each in _selected(named, pod.namespace)), None)
+    chosen = [_Selected("", DEFAULT_INTERFACE, "")] if default is not None else []
+    for each in (*chosen, *_selected(pod.notes.get(NETWORKS, ""), pod.namespace)):
+        network = networks.get(each.definition) if each.definition else default
+        if network is not None:
+            is_first = not found and (naming != _KUBE_OVN or each.ifname == DEFAULT_INTERFACE)
+            further = "" if is_first else _further(each, network, pod, naming)
+            port = logical_port_name(naming, pod.namespace, pod.owner, further)
+            found.append(LogicalInterface(port, each.ifname, network, is_first, each.mac))
+    return tuple(found)
+
+
+def read_lease(pod: ClusterPod, ifname: str) -> tuple[str, tuple[str, ...]]:
+    """MAC and addresses of an interface, as Multus notes them after ADD; "" and () while it has noted none."""
+    for each in _json_list(pod.notes.get(NETWORK_STATUS, "")):
+        ips = each.get("ips")
+        if each.get("interface") == ifname:
+            mac = each.get("mac")
+            texts = tuple(ip for ip in ips[:8] if isinstance(ip, str)) if isinstance(ips, list) else ()
+            return (six_octets(mac) if isinstance(mac, str) else ""), texts
+    return "", ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Selected:
+    """A network that a pod selects: its definition, "" for the cluster's default network, the interface, the MAC."""
+
+    definition: str
+    ifname: str
+    mac: str
+
+
+def _further(selected: _Selected, network: LogicalNetwork, pod: ClusterPod, naming: str) -> str:
+    return f"{network.name}.{pod.namespace}.ovn" if naming == _KUBE_OVN else selected.ifname
+
+
+def _selected(text: str, namespace: str) -> list[_Selected]:
+    """The networks of Multus' annotation, in JSON or in its short form. What cannot be meant is left out, its number stays."""
+    short = (_short(each) for each in islice(text.split(","), _NETWORKS_MAX))
+    said = _json_list(text) if text.lstrip().startswith("[") else list(short)
+    found = []
+    for number, each in enumerate(said, 1):
+        name, of, ifname, mac = (each.get(key) for key in ("name", "namespace", "interface", "mac"))
+        if isinstance(name, str) and name:
+            octets = six_octets(mac) if isinstance(mac, str) else ""
+            place = of if isinstance(of, str) and of else namespace
+            asked = ifname if isinstance(ifname, str) and _IFNAME.fullmatch(ifname) else f"net{number}"
+            found.append(_Selected(f"{place}/{name}", asked, octets if octets and is_unicast(octets) else ""))
+    return found
+
+
+def _short(text: str) -> Mapping[str, Any]:
+    match = _SELECTION.fullmatch(text[:600])
+    return {"namespace": match[1], "name": match[2], "interface": match[3]} if match else {}
+
+
+def _json_list(text: str) -> list[Mapping[str, Any]]:
+    try:
+        said = json.loads(text) if text else []
+    except (ValueError, RecursionError):
+        return []
+    return [each if isinstance(each, dict) else {} for each in said[:_NETWORKS_MAX]] if isinstance(said, list) else []

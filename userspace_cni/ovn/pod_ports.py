@@ -1,0 +1,381 @@
+"""The logical ports that the pods of a cluster are to have, and what has to be written for them. Pure; the caller gives the time.
+
+It knows all pods, nodes, networks and rows, and is told which of them have changed: only their ports are judged anew. An address
+that a port has stays as long as its owner lives. Where it is from, first match: what a living pod's annotations say and the row
+confirms, what the annotations say, what the row says, the first free one of the switch. So after a loss of the database, or of
+this process, nothing that lives gets another address.
+
+A port's row comes first, then the annotations in its pod. A row is removed once its pod is known to be gone, or has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_interface
+from typing import Final
+
+from userspace_cni.base.errors import InvalidConfig
+from userspace_cni.base.logical_ports import NODE_SWITCH
+from userspace_cni.base.subnets import Address
+from userspace_cni.ovn.address_book import AddressBook, Interface, SwitchSubnet
+from userspace_cni.ovn.cluster_pods import ClusterPod, LogicalNetwork, PodNode
+from userspace_cni.ovn.pod_interfaces import LogicalInterface, list_interfaces, read_lease
+from userspace_cni.ovn.pod_notes import AddressNote, PortAddresses, make_note, read_noted_addresses
+from userspace_cni.ovn.port_rows import (
+    ACTIVATION,
+    CHASSIS,
+    UNKNOWN,
+    VERSION,
+    DesiredLogicalPort,
+    FoundLogicalPort,
+    PortChange,
+    find_change,
+    make_addresses,
+    make_security,
+    read_row_addresses,
+)
+from userspace_cni.pod import launcher
+from userspace_cni.pod.mac import derive_mac
+
+Key = str
+"""A pod, as "namespace/name"."""
+
+_ACTIVATES: Final = (25, 9)
+"""The first OVN that opens a migrated port at its guest's own announcement. Before, it waits for one of RARP, which a vhost-user
+guest does not send."""
+_STRATEGY: Final = "garp,na"
+_MAC: Final = "0a:58"
+"""How MACs begin that follow from an IPv4 address, as those of ovn-kubernetes."""
+
+
+@dataclass(frozen=True)
+class PortRules:
+    """What the administrator has said. `naming`: of logical ports; `default`: the cluster's default network, None where it is
+    none of OVN's; `may_have`: whether pods of a namespace may have ports of a switch; `adopts`: rows of our names without a mark
+    become ours."""
+
+    naming: str
+    default: LogicalNetwork | None
+    may_have: Callable[[str, str], bool] = lambda _namespace, switch: switch == NODE_SWITCH
+    adopts: bool = False
+
+
+@dataclass(frozen=True)
+class LogicalFacts:
+    """What all ports depend on. `networks`: definitions by "namespace/name"; `switches`: the logical switches; `routers`:
+    addresses of their ports, by name; `version`: OVN's, () where it is not known."""
+
+    nodes: Mapping[str, PodNode] = field(default_factory=dict)
+    networks: Mapping[str, LogicalNetwork | None] = field(default_factory=dict)
+    switches: Mapping[str, tuple[SwitchSubnet, ...]] = field(default_factory=dict)
+    routers: Mapping[str, tuple[Address, ...]] = field(default_factory=dict)
+    version: tuple[int, ...] = ()
+
+
+@dataclass
+class Settled:
+    """What is to be written: `changes` of rows, in order, and afterwards `notes`; `lacking`: why ports cannot be, by name."""
+
+    changes: list[PortChange] = field(default_factory=list)
+    notes: list[AddressNote] = field(default_factory=list)
+    lacking: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a port has, for as long as its owner lives."""
+
+    uid: str
+    switch: str
+    addresses: PortAddresses
+
+
+@dataclass(frozen=True, slots=True)
+class _Claimant:
+    pod: ClusterPod
+    interface: LogicalInterface
+
+
+class PodPorts:
+    """For one thread."""
+
+    def __init__(self, rules: PortRules, book: AddressBook | None = None) -> None:
+        self._rules = rules
+        self._book = book or AddressBook()
+        self._facts = LogicalFacts()
+        self._pods: dict[Key, ClusterPod] = {}
+        self._ports: dict[Key, tuple[LogicalInterface, ...]] = {}
+        self._claimants: dict[str, dict[Key, _Claimant]] = {}
+        self._given: dict[str, _Given] = {}
+        self._kept: dict[str, tuple[tuple[object, ...], DesiredLogicalPort]] = {}
+
+    def take_facts(self, facts: LogicalFacts) -> bool:
+        """These are the facts from now on; whether all pods have to be taken again, and their ports settled."""
+        former, self._facts = self._facts, facts
+        if former.networks != facts.networks:
+            self._pods.clear()  # each pod is judged anew
+        if former.switches != facts.switches:
+            self._book.set_switches(facts.switches)
+        for name in former.routers.keys() - facts.routers.keys():
+            self._book.release(f"router port {name}", 0.0, hold=False)
+        for name, addresses in facts.routers.items():
+            self._book.claim(f"router port {name}", addresses)
+        return former != facts
+
+    def take_pods(self, pods: Mapping[Key, ClusterPod], changed: Iterable[Key]) -> set[str]:
+        """These of the pods have changed, or are gone: the names of the logical ports that have to be settled."""
+        names: set[str] = set()
+        for key in changed:
+            pod, former = pods.get(key), self._pods.get(key)
+            if pod is None:
+                self._pods.pop(key, None)
+            else:
+                self._pods[key] = pod
+            if pod is None or former is None or former != pod:
+                names |= self._connect(key, pod)
+            else:
+                names.update(each.port for each in self._ports.get(key, ()))
+        return names
+
+    def hold(self, pod: ClusterPod, ended: float) -> None:
+        """Do not give the addresses that the annotations of this pod say, which ended then, until they have been held."""
+        for each in list_interfaces(pod, self._facts.networks, self._rules.default, self._rules.naming):
+            said = _noted(_Claimant(pod, each))
+            if said is not None and not self._book.claim(f"ended {pod.uid} {each.port}", said.ips):
+                self._book.release(f"ended {pod.uid} {each.port}", ended)
+
+    @property
+    def names(self) -> Collection[str]:
+        """The logical ports that pods are to have."""
+        return self._claimants.keys()
+
+    def settle(self, names: Iterable[str], found: Mapping[str, FoundLogicalPort], now: float) -> Settled:
+        """What has to be written for these ports. `found`: the rows by name; `now`: seconds of a clock that never goes back."""
+        settled, claimed = Settled(), []
+        self._book.expire(now)
+        for name in sorted(set(names)):
+            if name in self._claimants:
+                claimed.append((name, self._claimants_of(name)))
+            else:
+                self._unclaim(name, found.get(name), now, settled)
+        claimed.sort(key=lambda each: (not self._is_confirmed(found.get(each[0]), each[1]), each[1][0].pod.created, each[0]))
+        for name, claimants in claimed:
+            self._claim(name, claimants, found.get(name), now)
+        told: dict[Key, ClusterPod] = {}
+        for name, claimants in claimed:
+            if reason := self._settle_port(name, claimants, found.get(name), settled):
+                settled.lacking[name] = reason
+            else:
+                told |= {f"{each.pod.namespace}/{each.pod.name}": each.pod for each in claimants}
+        for key, pod in told.items():
+            if note := make_note(pod, self._has(key, settled.lacking)):
+                settled.notes.append(note)
+        return settled
+
+    def next_due(self, now: float) -> float:
+        """When an address becomes free that was held; infinity for never."""
+        return self._book.expire(now)
+
+    # -- who has a port -----------------------------------------------------------------------------------------------------
+
+    def _connect(self, key: Key, pod: ClusterPod | None) -> set[str]:
+        former = self._ports.pop(key, ())
+        names = {each.port for each in former}
+        for name in names:
+            claimants = self._claimants[name]
+            claimants.pop(key, None)
+            if not claimants:
+                del self._claimants[name]
+        if pod is not None and pod.is_connected:
+            rules = self._rules
+            ports = list_interfaces(pod, self._facts.networks, rules.default, rules.naming)
+            if ports:
+                self._ports[key] = ports
+            for each in ports:
+                self._claimants.setdefault(each.port, {})[key] = _Claimant(pod, each)
+                names.add(each.port)
+        return names
+
+    def _claimants_of(self, name: str) -> list[_Claimant]:
+        """Who has the port: a pod; of a VM that migrates the launchers, that in which it began first."""
+        found = self._claimants[name]
+        return (
+            sorted(found.values(), key=lambda each: (each.pod.created, each.pod.name)) if len(found) > 1 else list(found.values())
+        )
+
+    @staticmethod
+    def _is_confirmed(found: FoundLogicalPort | None, claimants: list[_Claimant]) -> bool:
+        return found is not None and found.options.get(VERSION) == claimants[0].pod.owner_uid
+
+    # -- addresses ----------------------------------------------------------------------------------------------------------
+
+    def _unclaim(self, name: str, found: FoundLogicalPort | None, now: float, settled: Settled) -> None:
+        """A port that no pod is to have. Its addresses are taken as long as its row is there."""
+        self._given.pop(name, None)
+        self._kept.pop(name, None)
+        if found is None:
+            self._book.release(name, now)
+        else:
+            self._book.claim(name, read_row_addresses(found))
+            if change := find_change(None, found):
+                settled.changes.append(change)
+
+    def _claim(self, name: str, claimants: list[_Claimant], found: FoundLogicalPort | None, now: float) -> None:
+        """Have the port keep what it has, or what annotations or its row say."""
+        first, given = claimants[0], self._given.get(name)
+        uid = first.pod.owner_uid
+        if given is not None and given.uid == uid:
+            return
+        if given is not None:
+            self._given.pop(name)
+            self._book.release(name, now)
+        if first.interface.network.source != "annotations":
+            return
+        for each in claimants:
+            if self._keep(name, each, _noted(each)):
+                return
+        if found is not None and found.options.get(VERSION) == uid and self._may_change(found):
+            self._keep(name, first, _of_row(found, self._subnets(self._switch_of(first))))
+
+    def _keep(self, name: str, claimant: _Claimant, said: PortAddresses | None) -> bool:
+        """Have the port have these addresses, if a pod can and no other port has them."""
+        if said is None:
+            return False
+        switch = self._switch_of(claimant)
+        if claimant.pod.owner != claimant.pod.name and not self._book.fits(switch, said.ips):
+            switch = self._book.switch_of(said.ips) or switch  # a VM keeps its addresses where it migrates to
+        if (
+            len(said.ips) < len(self._subnets(switch))
+            or not self._book.fits(switch, said.ips)
+            or self._book.claim(name, said.ips)
+        ):
+            return False
+        self._give(name, claimant, switch, said.ips, said.mac)
+        return True
+
+    def _give(self, name: str, claimant: _Claimant, switch: str, ips: tuple[Interface, ...], mac: str) -> None:
+        subnets = self._subnets(switch)
+        gateways = tuple(
+            each.gateway for each in subnets if each.gateway is not None and any(ip.ip in each.network for ip in ips)
+        )
+        whole = tuple(_with_length(ip, subnets) for ip in ips)
+        has = PortAddresses(whole, claimant.interface.mac or mac or _mac_of(claimant, ips), gateways)
+        self._given[name] = _Given(claimant.pod.owner_uid, switch, has)
+
+    def _switch_of(self, claimant: _Claimant) -> str:
+        switch = claimant.interface.network.switch
+        return claimant.pod.node.lower() if switch == NODE_SWITCH else switch
+
+    def _subnets(self, switch: str) -> tuple[SwitchSubnet, ...]:
+        return self._facts.switches.get(switch, ())
+
+    # -- rows ---------------------------------------------------------------------------------------------------------------
+
+    def _settle_port(self, name: str, claimants: list[_Claimant], found: FoundLogicalPort | None, settled: Settled) -> str:
+        """Say what is to be written for a port that pods have; why it cannot be, "" when it can."""
+        first = claimants[0]
+        network = first.interface.network
+        if found is not None and not self._may_change(found):
+            return f"logical port {name} is there and is not ours, so pod {first.pod.namespace}/{first.pod.name} has none"
+        if not self._rules.may_have(first.pod.namespace, network.switch):
+            return f"pods of namespace {first.pod.namespace!r} cannot have ports of logical switch {network.switch!r}"
+        given = self._given.get(name)
+        switch = given.switch if given else self._switch_of(first)
+        if switch not in self._facts.switches:
+            return f"there is no logical switch {switch!r}"
+        if network.source == "annotations" and given is None:
+            ips = self._book.give(name, switch)
+            if not ips:
+                return f"logical switch {switch!r} has no free address" if self._subnets(switch) else f"{switch!r} has no subnet"
+            self._give(name, first, switch, ips, "")
+        if change := find_change(self._built(name, claimants, switch), found):
+            settled.changes.append(change)
+        return ""
+
+    def _may_change(self, found: FoundLogicalPort) -> bool:
+        return found.is_ours or self._rules.adopts
+
+    def _built(self, name: str, claimants: list[_Claimant], switch: str) -> DesiredLogicalPort:
+        """The port as it is to be; it is built anew when what it follows from has changed."""
+        basis = (self._facts, switch, self._given.get(name), *claimants)
+        known = self._kept.get(name)
+        if (
+            known is None
+            or len(known[0]) != len(basis)
+            or any(one is not other for one, other in zip(known[0], basis, strict=True))
+        ):
+            known = self._kept[name] = basis, self._desired(name, claimants, switch)
+        return known[1]
+
+    def _desired(self, name: str, claimants: list[_Claimant], switch: str) -> DesiredLogicalPort:
+        first, network = claimants[0], claimants[0].interface.network
+        given = self._given.get(name)
+        has = given.addresses if given else self._leased(name, first)
+        addresses: tuple[str, ...] = (UNKNOWN,)
+        security: tuple[str, ...] = ()
+        if has is not None:
+            addresses = make_addresses(has.mac, has.ips)
+            security = make_security(has.mac, has.ips) if network.port_security else ()
+        chassis = list(dict.fromkeys(self._chassis_of(each.pod.node) for each in claimants)) if network.requested_chassis else []
+        options = {
+            VERSION: first.pod.owner_uid or None,
+            CHASSIS: ",".join(chassis) or None,
+            ACTIVATION: _STRATEGY if len(chassis) > 1 and self._facts.version >= _ACTIVATES else None,
+        }
+        ids = {"pod": "true", "namespace": first.pod.namespace, "pod-name": first.pod.owner}
+        return DesiredLogicalPort(name, switch, addresses, security, options, ids)
+
+    def _chassis_of(self, node: str) -> str:
+        return self._facts.nodes[node].chassis if node in self._facts.nodes else node
+
+    def _leased(self, name: str, claimant: _Claimant) -> PortAddresses | None:
+        """What the network's IPAM plugin has leased; None while that is not known, and for addresses that are not to be known."""
+        if claimant.interface.network.source != "ipam":
+            return None
+        mac, texts = read_lease(claimant.pod, claimant.interface.ifname)
+        found = FoundLogicalPort(name, (" ".join(texts),))
+        ips = tuple(_whole(each) for each in read_row_addresses(found))
+        if not (mac and ips):
+            return None
+        self._book.claim(name, ips)
+        return PortAddresses(ips, mac)
+
+    def _has(self, key: Key, lacking: Mapping[str, str]) -> list[tuple[LogicalInterface, PortAddresses]]:
+        """The interfaces of a pod whose addresses are to be noted in it, with these."""
+        ports = [each for each in self._ports.get(key, ()) if each.port in self._given and each.port not in lacking]
+        return [(each, self._given[each.port].addresses) for each in ports]
+
+
+def _noted(claimant: _Claimant) -> PortAddresses | None:
+    """What the pod's annotations say; what cannot be meant is as good as nothing, and is written over."""
+    try:
+        return read_noted_addresses(claimant.pod, claimant.interface)
+    except InvalidConfig:
+        return None
+
+
+def _of_row(found: FoundLogicalPort, subnets: tuple[SwitchSubnet, ...]) -> PortAddresses | None:
+    """What a row of ours says, whose note was not written yet."""
+    ips = tuple(_with_length(_whole(each), subnets) for each in read_row_addresses(found))
+    macs = [text.split()[0] for text in found.addresses if text.split() and text.split()[0].count(":") == 5]
+    return PortAddresses(ips, macs[0]) if ips and macs else None
+
+
+def _whole(address: Address) -> Interface:
+    return ip_interface(address)
+
+
+def _with_length(ip: Interface, subnets: tuple[SwitchSubnet, ...]) -> Interface:
+    """The address with the prefix length of its subnet."""
+    network = next((each.network for each in subnets if ip.ip in each.network), None)
+    return ip if network is None else type(ip)(f"{ip.ip}/{network.prefixlen}")
+
+
+def _mac_of(claimant: _Claimant, ips: tuple[Interface, ...]) -> str:
+    """The MAC of an interface for which none is given: of a VM as the sidecar derives it, else that of its IPv4 address."""
+    pod, ifname = claimant.pod, claimant.interface.ifname
+    if pod.owner != pod.name:
+        return launcher.derive_mac(pod.namespace, launcher.machine_part(pod.owner), ifname)
+    four = next((each for each in ips if each.version == 4), None)
+    return f"{_MAC}:{four.packed.hex(':')}" if four is not None else derive_mac(pod.namespace, pod.name, ifname)

@@ -1,0 +1,124 @@
+"""A pod's logical port as a row: what it is to be, what it is, and the difference. Pure.
+
+A row is ours when its marks say so; only such rows are changed or deleted. Keys of maps that others have written stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from ipaddress import ip_address
+from typing import Final, Literal
+
+from userspace_cni.attachment.steps import OWNER
+from userspace_cni.base.subnets import Address
+from userspace_cni.ovn.address_book import Interface
+from userspace_cni.ovn.desired_rows import SCOPE
+from userspace_cni.ovsdb.columns import Columns, find_changed_columns, new_columns
+
+PODS: Final = "pods"
+"""The scope of the rows that follow from pods."""
+UNKNOWN: Final = "unknown"
+VERSION: Final = "iface-id-ver"
+CHASSIS: Final = "requested-chassis"
+ACTIVATION: Final = "activation-strategy"
+_MARKS: Final = {"owner": OWNER, SCOPE: PODS}
+_SWITCH: Final = "switch"
+_LINK_LOCAL: Final = "fe80::/64"
+"""A pod chooses its address of the link by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLogicalPort:
+    """A logical port as the database has it. `dynamic`: the addresses that OVN gave it, "" for none."""
+
+    name: str
+    addresses: tuple[str, ...] = ()
+    port_security: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    external_ids: Mapping[str, str] = field(default_factory=dict)
+    dynamic: str = ""
+
+    @property
+    def is_ours(self) -> bool:
+        return all(self.external_ids.get(key) == value for key, value in _MARKS.items())
+
+    @property
+    def switch(self) -> str:
+        """The logical switch of a port of ours."""
+        return self.external_ids.get(_SWITCH, "")
+
+
+@dataclass(frozen=True)
+class DesiredLogicalPort:
+    """A logical port as it is to be. Of `options`, None removes one."""
+
+    name: str
+    switch: str
+    addresses: tuple[str, ...]
+    port_security: tuple[str, ...]
+    options: Mapping[str, str | None]
+    external_ids: Mapping[str, str]
+
+    @cached_property
+    def columns(self) -> Columns:
+        """All that is ours of the row, but its name."""
+        return {
+            "addresses": sorted(self.addresses),
+            "port_security": sorted(self.port_security),
+            "options": dict(self.options),
+            "external_ids": {**self.external_ids, **_MARKS, _SWITCH: self.switch},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PortChange:
+    """One row that is to be made, changed or removed. `switch`: has it afterwards, or had it; `left`: loses it, "" for none."""
+
+    kind: Literal["insert", "update", "delete"]
+    name: str
+    switch: str
+    columns: Columns = field(default_factory=dict)
+    left: str = ""
+
+
+def find_change(desired: DesiredLogicalPort | None, found: FoundLogicalPort | None) -> PortChange | None:
+    """What has to be written; None for nothing. Without `desired`, a found row of ours is removed."""
+    if desired is None:
+        return PortChange("delete", found.name, found.switch) if found is not None and found.is_ours else None
+    if found is None:
+        return PortChange("insert", desired.name, desired.switch, {"name": desired.name, **new_columns(desired.columns)})
+    there: Columns = {
+        "addresses": sorted(found.addresses),
+        "port_security": sorted(found.port_security),
+        "options": found.options,
+        "external_ids": found.external_ids,
+    }
+    changed = find_changed_columns(desired.columns, there)
+    return PortChange("update", desired.name, desired.switch, changed, _left(desired, found)) if changed else None
+
+
+def make_addresses(mac: str, ips: Sequence[Interface]) -> tuple[str, ...]:
+    """The value of `addresses`."""
+    return (" ".join((mac, *(str(each.ip) for each in ips))),)
+
+
+def make_security(mac: str, ips: Sequence[Interface]) -> tuple[str, ...]:
+    """The value of `port_security`: what the port may send from."""
+    own = [_LINK_LOCAL] if any(each.version != 4 for each in ips) else []
+    return (" ".join((mac, *(str(each.ip) for each in ips), *own)),)
+
+
+def read_row_addresses(found: FoundLogicalPort) -> Iterator[Address]:
+    """The IP addresses that a logical port has, ours or not."""
+    for text in (*found.addresses, found.dynamic):
+        for word in text.split():
+            try:
+                yield ip_address(word)
+            except ValueError:
+                continue
+
+
+def _left(desired: DesiredLogicalPort, found: FoundLogicalPort) -> str:
+    return found.switch if found.switch != desired.switch else ""

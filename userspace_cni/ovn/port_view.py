@@ -1,0 +1,114 @@
+"""What the northbound database has of logical ports, and what all of them depend on, kept from the notices of a session.
+
+A row is read when it has changed, and once when the session is new. So a look at a cluster in which nothing has changed reads
+nothing, and one of a single port reads one row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_interface
+from typing import Any, Final
+
+from userspace_cni.base.subnets import Address
+from userspace_cni.ovn.address_book import SwitchSubnet
+from userspace_cni.ovn.logical_switches import FoundSwitch, read_subnets
+from userspace_cni.ovn.northbound import NorthboundSession
+from userspace_cni.ovn.northbound_tables import GLOBAL, ROUTER_PORT, SWITCH, SWITCH_PORT
+from userspace_cni.ovn.port_rows import FoundLogicalPort
+from userspace_cni.ovsdb.column_values import value_of
+from userspace_cni.ovsdb.database import ROW_UPDATE
+
+_COLUMNS: Final = {SWITCH: {"name", "other_config", "external_ids"}, ROUTER_PORT: {"name", "networks"}, GLOBAL: {"options"}}
+"""Of what ports depend on, the columns that count. A switch changes with each of its ports, too."""
+_VERSION: Final = "northd_internal_version"
+
+
+@dataclass(frozen=True)
+class NorthboundFacts:
+    """The switches, the addresses of routers' ports, and the version of OVN that serves the database, () where none does."""
+
+    switches: Mapping[str, tuple[SwitchSubnet, ...]]
+    routers: Mapping[str, tuple[Address, ...]]
+    version: tuple[int, ...]
+
+
+class PortView:
+    """`told` is for the session's notices, on its thread; the rest is called with the session's lock."""
+
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+        self._on_change = on_change
+        self._session: NorthboundSession | None = None
+        self._names: set[str] = set()
+        self._facts: NorthboundFacts | None = None
+        self.ports: dict[str, FoundLogicalPort] = {}
+
+    def told(self, table: str, event: str, row: Any, former: Any) -> None:
+        """A row has changed: as `Index.change`."""
+        changed = former._data.keys() if event == ROW_UPDATE else ()  # noqa: SLF001 - ovs.db.idl has no other list
+        if table == SWITCH_PORT:
+            self._names.add(value_of(row, "name"))
+            if "name" in changed:
+                self._names.add(value_of(former, "name"))
+            if set(changed) - {"up"} or event != ROW_UPDATE:
+                self._on_change()
+        elif table in _COLUMNS and (event != ROW_UPDATE or not _COLUMNS[table].isdisjoint(changed)):
+            self._facts = None
+            self._on_change()
+
+    def take(self, session: NorthboundSession) -> tuple[bool, set[str], NorthboundFacts]:
+        """Read what has changed: whether all is new, the names of the ports that may be others, and the facts."""
+        is_new = session is not self._session
+        if is_new:
+            self._session, self._facts = session, None
+            former, self.ports = self.ports, {}
+            self._names = {*former, *(value_of(row, "name") for row in session.rows(SWITCH_PORT))}
+        names, self._names = self._names, set()
+        for name in names:
+            row = session.row(SWITCH_PORT, name)
+            if row is None:
+                self.ports.pop(name, None)
+            else:
+                self.ports[name] = _found(name, row)
+        if self._facts is None:
+            self._facts = _read_facts(session)
+        return is_new, names, self._facts
+
+
+def _found(name: str, row: Any) -> FoundLogicalPort:
+    return FoundLogicalPort(
+        name=name,
+        addresses=tuple(value_of(row, "addresses")),
+        port_security=tuple(value_of(row, "port_security")),
+        options=value_of(row, "options"),
+        external_ids=value_of(row, "external_ids"),
+        dynamic=" ".join(value_of(row, "dynamic_addresses")),
+    )
+
+
+def _read_facts(session: NorthboundSession) -> NorthboundFacts:
+    switches = {}
+    for row in session.rows(SWITCH):
+        name = value_of(row, "name")
+        switches[name] = read_subnets(FoundSwitch(name, value_of(row, "other_config"), value_of(row, "external_ids")))
+    routers = {value_of(row, "name"): _addresses(value_of(row, "networks")) for row in session.rows(ROUTER_PORT)}
+    said = [value_of(row, "options").get(_VERSION, "") for row in session.rows(GLOBAL)]
+    return NorthboundFacts(switches, routers, _version("".join(said)))
+
+
+def _addresses(networks: list[str]) -> tuple[Address, ...]:
+    found = []
+    for text in networks:
+        try:
+            found.append(ip_interface(text).ip)
+        except ValueError:
+            continue
+    return tuple(found)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """OVN's version out of what northd writes, as 23.03.1-20.27.0-70.6."""
+    match = re.match(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", text)
+    return tuple(int(number or 0) for number in match.groups()) if match else ()
