@@ -146,6 +146,11 @@ class Settings:
         "how OVN's logical ports are called: <namespace>_<pod>, or as kube-ovn has it <pod>.<namespace>",
         one_of(NAMINGS),
     )
+    ovn_default_network: bool = _setting(
+        True,
+        "whether the cluster's default network is OVN's: each pod's `eth0` has a logical port; else only interfaces of networks "
+        "with `ovn` have one",
+    )
     ovn_rundir: str = _setting(
         "/var/run/ovn",
         "where ovn-controller's control socket is, which is asked why a logical port is not installed",

@@ -124,9 +124,14 @@ def nics_to_bridge(ctx: click.Context, nics: tuple[str, ...]) -> None:
 @click.option("--detach", is_flag=True, help="Without effect.")
 @click.pass_context
 def watcher(ctx: click.Context, /, **given: Any) -> None:
-    """Give pods logical ports, until SIGTERM. It stays in the foreground, and logs to stderr."""
+    """Give pods logical ports, until SIGTERM: `userspace-cni ovn watch`. It stays in the foreground, and logs to stderr."""
     _without_effect(ctx, {key: value for key, value in given.items() if key != "is_overlay"})
-    raise CommandRefused("the controller of logical ports is not built yet", FOUND)
+    _succeeded_by("userspace-cni ovn watch")
+    group = userspace_cni.get_command(ctx, "ovn")
+    if group is None:
+        raise CommandRefused("this installation has no command ovn", FOUND)
+    with group.make_context("ovn", ["watch"], parent=ctx) as made:
+        made.command.invoke(made)
 
 
 @click.command("ovn-k8s-gateway-helper", cls=NodeCommand, context_settings=_DAEMON)

@@ -19,6 +19,10 @@ class ControllerMetrics:
             name = f"controller_{resource.replace('-', '_')}"
             registry.gauge(name, f"Objects of {resource} that the controller knows", count)
 
+    def add(self, name: str, text: str, look: Callable[[], float | None]) -> None:
+        """Add a number that is read at a scrape, None while it is not known."""
+        self._registry.gauge(f"controller_{name}", text, look)
+
     def count_write(self, resource: str, outcome: str) -> None:
         """Count a write: "written", "deleted", "conflict" or "failed"."""
         self._writes.labels(resource, outcome).inc()

@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
+from typing import Protocol, TypeVar
 
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.log import begin, bind, say
@@ -20,6 +21,7 @@ from userspace_cni.base.signals import Signals, waking
 from userspace_cni.base.supervisor import StayingThread, Supervisor
 from userspace_cni.controller.controller_metrics import ControllerMetrics
 from userspace_cni.controller.election import Election
+from userspace_cni.controller.port_service import PodPortKeeper, PortTask, read_task
 from userspace_cni.controller.status_events import COMPONENT, make_notifier
 from userspace_cni.controller.status_rounds import Rounds, RoundTimes, WriteListener
 from userspace_cni.controller.watches import Watches
@@ -33,10 +35,15 @@ from userspace_cni.kube.pod_requests import Clients, in_cluster
 
 class Controller(Supervisor):
     """The threads that watch, elect and write. `namespace`: where the Lease is; `times`: of what is written; `watch_times`: of
-    what is watched."""
+    what is watched; `ports`: by what logical ports of OVN are kept, None for none."""
 
     def __init__(
-        self, session: ApiSession, namespace: str, times: RoundTimes | None = None, watch_times: WatchTimes | None = None
+        self,
+        session: ApiSession,
+        namespace: str,
+        times: RoundTimes | None = None,
+        watch_times: WatchTimes | None = None,
+        ports: PortTask | None = None,
     ) -> None:
         super().__init__()
         objects = Objects(session)
@@ -46,6 +53,7 @@ class Controller(Supervisor):
         self.events = Events(session, "", self.metrics.count_dropped_events, component=COMPONENT)
         hearing = WriteListener(self.metrics.count_write, make_notifier(self.events.tell))
         self.rounds = Rounds(objects, self.watches.cluster, lambda: self.election.leading, hearing=hearing, times=times)
+        self.ports = PodPortKeeper(session, ports, lambda: self.election.leading, self.metrics) if ports else None
         self.page_ports: Sequence[StayingThread] = ()
 
     def start(self) -> None:
@@ -53,14 +61,32 @@ class Controller(Supervisor):
 
         They are stopped the other way round: nothing more is written, and only then the Lease is given back.
         """
-        self.begin(*self.page_ports, self.watches, self.events, self.election, self.rounds)
+        ports = (self.ports,) if self.ports else ()
+        self.begin(*self.page_ports, self.watches, self.events, self.election, self.rounds, *ports)
 
     def obstacles(self) -> list[str]:
         """The reasons why this process could not act now, or does not do all that it should."""
-        return [each for each in (*self.watches.obstacles, self.election.problem, self.rounds.problem) if each]
+        of_ports = self.ports.obstacles if self.ports else ()
+        return [each for each in (*self.watches.obstacles, self.election.problem, self.rounds.problem, *of_ports) if each]
 
     def _changed(self) -> None:
         self.rounds.ask()
+        if self.ports:
+            self.ports.ask()
+
+
+class ServedController(StayingThread, Protocol):
+    """A controller as a process needs it."""
+
+    election: Election
+    page_ports: Sequence[StayingThread]
+    metrics: ControllerMetrics
+
+    def obstacles(self) -> list[str]:
+        """The reasons why this process could not act now, or does not do all that it should."""
+
+
+C = TypeVar("C", bound=ServedController)
 
 
 def account(settings: Settings, environ: Mapping[str, str]) -> ApiSession:
@@ -72,10 +98,21 @@ def account(settings: Settings, environ: Mapping[str, str]) -> ApiSession:
     return Clients(KubeconfigBounds.of(settings), HERE, settings.kubeconfig).of("").session
 
 
-def serve(settings: Settings, environ: Mapping[str, str], page_ports: Callable[[Controller], Sequence[StayingThread]]) -> int:
-    """Run the controller until SIGTERM or SIGINT; the exit code. Raises UserspaceError when it cannot start.
+def make_controller(session: ApiSession, settings: Settings) -> Controller:
+    """The controller that the settings describe; it keeps logical ports where they say where OVN's northbound database is."""
+    ports = read_task(settings) if settings.ovn_nb else None
+    return Controller(session, settings.controller_namespace, ports=ports)
 
-    `page_ports`: makes the ports on which it is asked for health and metrics.
+
+def serve(
+    settings: Settings,
+    environ: Mapping[str, str],
+    make: Callable[[ApiSession], C],
+    page_ports: Callable[[C], Sequence[StayingThread]],
+) -> int:
+    """Run a controller until SIGTERM or SIGINT; the exit code. Raises UserspaceError when it cannot start.
+
+    `make`: makes it; `page_ports`: the ports on which it is asked for health and metrics.
     """
     stopping = threading.Event()
 
@@ -87,7 +124,7 @@ def serve(settings: Settings, environ: Mapping[str, str], page_ports: Callable[[
     woken = waking()
     begin(settings.log_level, settings.log_format)
     with bind(settings.log_level):
-        controller = Controller(account(settings, environ), settings.controller_namespace)
+        controller = make(account(settings, environ))
         controller.page_ports = page_ports(controller)
         say("info", "the controller starts", identity=controller.election.identity)
         controller.start()

@@ -51,18 +51,25 @@ class LeaseTimes:
 class Election(Loop):
     """Takes part in the election from `start` to `stop`. `problem`: why it is not known who leads.
 
-    `on_change` is called when this process begins to lead, also again after a lapse, however short, and must not wait.
+    `on_change` is called when this process begins to lead, also again after a lapse, however short, and must not wait. `name`:
+    the Lease's.
     """
 
     failing = "the Lease of the controllers is not available now: "
     end_s = STOP_S
 
     def __init__(
-        self, objects: Objects, namespace: str, times: LeaseTimes | None = None, on_change: Callable[[], None] = lambda: None
+        self,
+        objects: Objects,
+        namespace: str,
+        times: LeaseTimes | None = None,
+        on_change: Callable[[], None] = lambda: None,
+        name: str = NAME,
     ) -> None:
         super().__init__("election", "elects a leader")
         self._objects = objects
         self._leases = LEASES.within(namespace)
+        self._name = name
         self._times = times or LeaseTimes()
         self.back_off = BackOff(self._times.again_s, self._times.again_s)
         self._on_change = on_change
@@ -122,9 +129,9 @@ class Election(Loop):
         if known is not None and self.leading:
             self._lease = self._put(known, {"renewTime": _now()})
             return True
-        lease = self._objects.get(self._leases, NAME)
+        lease = self._objects.get(self._leases, self._name)
         if lease is None:
-            self._lease = self._objects.create(self._leases, NAME, {"spec": self._taken(0)})
+            self._lease = self._objects.create(self._leases, self._name, {"spec": self._taken(0)})
             return True
         spec = _spec(lease)
         seen = tuple(spec.get(key) for key in ("holderIdentity", "renewTime", "leaseTransitions"))
@@ -150,7 +157,7 @@ class Election(Loop):
 
     def _put(self, lease: Mapping[str, Any], change: Mapping[str, Any]) -> Mapping[str, Any]:
         """Write the Lease over the version that was read. Raises Conflict when that is no longer the last one."""
-        return self._objects.replace(self._leases, NAME, {**lease, "spec": {**_spec(lease), **change}})
+        return self._objects.replace(self._leases, self._name, {**lease, "spec": {**_spec(lease), **change}})
 
     def _give_back(self, lease: Mapping[str, Any]) -> None:
         try:

@@ -17,12 +17,12 @@ from typing import Any, Final
 from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_pages import text
 from userspace_cni.kube.list_watch import Collection, ListWatch, WatchTimes
-from userspace_cni.kube.resources import GROUP, ROUTES, SERVICE_CIDRS, ApiResource
+from userspace_cni.kube.resources import GROUP, NETWORK_DEFINITIONS, ROUTES, SERVICE_CIDRS, ApiResource
 
 USUALLY: Final = WatchTimes(page=100)
 RARELY: Final = replace(USUALLY, back_off=replace(USUALLY.back_off, most_s=600.0))
 """For a resource that servers may lack: it is asked for again after ten minutes at most."""
-_OPTIONAL: Final = (SERVICE_CIDRS,)
+_OPTIONAL: Final = (SERVICE_CIDRS, NETWORK_DEFINITIONS)
 
 Keep = Callable[[Mapping[str, Any]], Any]
 

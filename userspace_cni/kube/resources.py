@@ -71,6 +71,8 @@ APISERVER: Final = ApiResource("", "v1", "endpoints", "Endpoints", "default")
 """Among these the one named kubernetes has the API server's addresses."""
 SERVICE_CIDRS: Final = ApiResource("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR")
 """The networks of Services. Servers before Kubernetes 1.33 have none such."""
+NETWORK_DEFINITIONS: Final = ApiResource("k8s.cni.cncf.io", "v1", "network-attachment-definitions", "NetworkAttachmentDefinition")
+"""Multus' networks. Clusters without Multus have none."""
 PLUGINS: Final = ApiResource("plugin.kubevirt.io", "v1alpha1", "plugins", "Plugin")
 KUBEVIRTS: Final = ApiResource("kubevirt.io", "v1", "kubevirts", "KubeVirt")
 """Of all namespaces: a cluster has one such object."""

@@ -50,7 +50,8 @@ class NorthboundDatabase(Started):
         self._key, self._certificate = authority.sign("server")
         self._authority = authority
         self._process: subprocess.Popen[bytes] | None = None
-        self._run("ovsdb-tool", "create", f"{directory}/nb.db", str(schema))
+        self._schema = schema
+        self._create()
 
     def begin(self) -> None:
         self.start()
@@ -73,6 +74,13 @@ class NorthboundDatabase(Started):
             self._process.wait(CTL_SECONDS)
             self._process = None
 
+    def renew(self) -> None:
+        """Replace it by an empty one, as after a loss of its file."""
+        self.stop()
+        Path(f"{self._dir}/nb.db").unlink()
+        self._create()
+        self.begin()
+
     def remote(self, kind: Kind) -> str:
         """The address of its socket, "" before it listens."""
         if kind == "unix":
@@ -83,6 +91,9 @@ class NorthboundDatabase(Started):
 
     def nbctl(self, *args: str) -> str:
         return self._run("ovn-nbctl", f"--db={self.remote('unix')}", f"--timeout={CTL_SECONDS}", *args)
+
+    def _create(self) -> None:
+        self._run("ovsdb-tool", "create", f"{self._dir}/nb.db", str(self._schema))
 
     @property
     def _log(self) -> Path:

@@ -79,7 +79,7 @@ class Front:
     pairs: tuple[Queue, ...] = field(default_factory=lambda: (Queue(),))
     up: bool = True
 
-    def is_alive(self) -> bool:
+    def alive(self) -> bool:
         return self.up
 
 

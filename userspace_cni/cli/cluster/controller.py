@@ -14,27 +14,35 @@ from userspace_cni.cli.site import NodeCommand, open_site
 if TYPE_CHECKING:
     from userspace_cni.agent.tcp import TcpPages
     from userspace_cni.base.settings import Settings
-    from userspace_cni.controller.controller_service import Controller
+    from userspace_cni.controller.controller_service import ServedController
 
 
 @click.command("controller", cls=NodeCommand)
 @click.pass_context
 def controller_command(ctx: click.Context) -> None:
     """Sum up the nodes' reports in the statuses of ProviderNetworks, Vlans and Subnets, give nodes their ranges of Subnets, and
-    delete objects of nodes that are gone, until SIGTERM.
+    delete objects of nodes that are gone, until SIGTERM. With ovn_nb, keep the logical ports of pods in OVN, too.
 
     Several may run: the one that holds the Lease acts. It needs an account of the API server (setting kubeconfig, or the pod's
     service account), no root, and nothing of a node. Settings: controller_namespace, health_listen, metrics_listen, log_level.
 
     Exit code: 0 after SIGTERM, 2 without an account or for a bad setting, 3 when it cannot listen.
     """
-    from userspace_cni.controller.controller_service import serve
+    from userspace_cni.controller.controller_service import make_controller, serve
 
     settings = open_site(ctx).settings
-    ctx.exit(serve(settings, os.environ, lambda controller: _page_ports(settings, controller)))
+    ctx.exit(
+        serve(
+            settings,
+            os.environ,
+            lambda session: make_controller(session, settings),
+            lambda controller: make_page_ports(settings, controller),
+        )
+    )
 
 
-def _page_ports(settings: Settings, controller: Controller) -> Sequence[TcpPages]:
+def make_page_ports(settings: Settings, controller: ServedController) -> Sequence[TcpPages]:
+    """The ports on which a controller is asked for health and metrics, as the settings say."""
     from importlib.metadata import version
 
     from userspace_cni.agent.served_pages import PageContent, ServedPage
@@ -48,8 +56,8 @@ def _page_ports(settings: Settings, controller: Controller) -> Sequence[TcpPages
     metrics = ServedPage("/metrics", lambda: PageContent(200, controller.metrics.render(), CONTENT_TYPE))
     healthz = ServedPage("/healthz", lambda: health(controller.problems()))
     readyz = ServedPage("/readyz", lambda: health(controller.problems() + controller.obstacles()))
-    page_ports = (
+    pages = (
         ("metrics_listen", settings.metrics_listen, {"/metrics": metrics}),
         ("health_listen", settings.health_listen, {"/healthz": healthz, "/readyz": readyz}),
     )
-    return [TcpPages(setting, listen, pages) for setting, listen, pages in page_ports if listen]
+    return [TcpPages(setting, listen, shown) for setting, listen, shown in pages if listen]

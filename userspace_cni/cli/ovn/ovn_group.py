@@ -47,6 +47,13 @@ def _trace() -> click.Command:
     return trace_command
 
 
+@defer(ovn_command, "watch", "Keep the logical ports of pods.")
+def _watch() -> click.Command:
+    from userspace_cni.cli.ovn.watch_ports import watch_command
+
+    return watch_command
+
+
 @defer(ovn_command, "nic-to-bridge", "Make a bridge with a NIC as its uplink.")
 def _nic_to_bridge() -> click.Command:
     from userspace_cni.cli.network.bridging import bridging_command

@@ -1,0 +1,116 @@
+"""`userspace-cni ovn watch` as a process: it keeps logical ports until SIGTERM, and after SIGKILL another one does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.lab.kube.apiserver import ApiServer
+from tests.lab.kube.cluster_objects import node
+from tests.lab.ovn.database import Authority, NorthboundDatabase
+from tests.lab.switch.switch import wait_until
+
+COUNT = 60
+COMMAND = ("-m", "userspace_cni", "ovn", "watch")
+FORMER = ("-c", "import sys; from userspace_cni.cli.former_tools import run_watcher; sys.exit(run_watcher())", "--overlay")
+Watch = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    with ApiServer() as started:
+        started.add(node("n1"))
+        yield started
+
+
+@pytest.fixture
+def northbound() -> Iterator[NorthboundDatabase]:
+    """A database with the switch of one node."""
+    with (
+        TemporaryDirectory(prefix="nb-") as directory,
+        NorthboundDatabase(Path(directory), Authority(Path(directory) / "ca")) as served,
+    ):
+        served.nbctl("ls-add", "n1", "--", "set", "logical_switch", "n1", "other_config:subnet=192.168.1.0/24")
+        yield served
+
+
+@pytest.fixture
+def watch(api: ApiServer, northbound: NorthboundDatabase, tmp_path: Path) -> Iterator[Watch]:
+    """Starts the command, and kills it at the end."""
+    made: list[subprocess.Popen[str]] = []
+    settings = {
+        "USERSPACE_CNI_OVN_NB": northbound.remote("unix"),
+        "USERSPACE_CNI_KUBECONFIG": api.kubeconfig(tmp_path),
+        "USERSPACE_CNI_CONTROLLER_NAMESPACE": "system",
+    }
+
+    def start(*options: str, program: Sequence[str] = COMMAND) -> subprocess.Popen[str]:
+        argv = [sys.executable, *program, *options]
+        made.append(subprocess.Popen(argv, env=os.environ | settings, stderr=subprocess.PIPE, text=True))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.kill()
+        each.communicate()
+
+
+def add_pods(api: ApiServer, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        api.add_pod({"metadata": {"name": f"p{number}"}, "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}})
+
+
+def noted(api: ApiServer, name: str) -> str:
+    """The address that the pod's annotation says; "" for none."""
+    text = api.annotations("default", name).get("ovn")
+    return str(json.loads(text)["ip_address"]) if text else ""
+
+
+@pytest.mark.parametrize("program", [COMMAND, FORMER], ids=["command", "former"])
+def test_it_watches_until_sigterm(api: ApiServer, watch: Watch, program: Sequence[str]) -> None:
+    """It gives its Lease back, and exits with 0; also under the name of OVN's first tools."""
+    running = watch(program=program)
+    add_pods(api, 0, 1)
+    wait_until(lambda: noted(api, "p0"), what="the annotation")
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(60) == 0
+    assert api.objects("leases.coordination.k8s.io").get("system", "userspace-cni-ovn")["spec"]["holderIdentity"] == ""
+
+
+def test_after_a_kill_amid_pods_another_goes_on(api: ApiServer, northbound: NorthboundDatabase, watch: Watch) -> None:
+    """Whatever it had done by then: each pod has a row with the address of its annotation, and no two have one."""
+    first = watch()
+    add_pods(api, 0, COUNT)
+    wait_until(lambda: noted(api, "p0"), what="the first annotation")
+    first.kill()
+    add_pods(api, COUNT, 5)
+    watch()
+    wait_until(lambda: all(noted(api, f"p{number}") for number in range(COUNT + 5)), 180.0, "all annotations")
+    lines = northbound.nbctl(
+        "--format=csv", "--no-headings", "--columns=name,addresses", "list", "Logical_Switch_Port"
+    ).splitlines()
+    rows = {line.partition(",")[0]: line for line in lines}
+    assert len(rows) == COUNT + 5
+    for number in range(COUNT + 5):
+        assert f" {noted(api, f'p{number}').partition('/')[0]}" in rows[f"default_p{number}"].replace('"', " ")
+    assert len({noted(api, f"p{number}") for number in range(COUNT + 5)}) == COUNT + 5
+
+
+def test_rows_of_the_old_watcher_are_adopted(api: ApiServer, northbound: NorthboundDatabase, watch: Watch) -> None:
+    """Where that is asked for; the address is that of the pod's annotation."""
+    northbound.nbctl("lsp-add", "n1", "default_p0", "--", "lsp-set-addresses", "default_p0", "dynamic")
+    add_pods(api, 0, 1)
+    said = "{'ip_address': '192.168.1.9/24', 'mac_address': '0a:00:00:00:00:09', 'gateway_ip': '192.168.1.1'}"
+    api.change("default", "p0", {"metadata": {"annotations": {"ovn": said}}})
+    watch("--adopt")
+    wait_until(
+        lambda: northbound.nbctl("lsp-get-addresses", "default_p0") == "0a:00:00:00:00:09 192.168.1.9", what="the row is ours"
+    )

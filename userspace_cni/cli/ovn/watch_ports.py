@@ -1,0 +1,42 @@
+"""`ovn watch`: the controller's part for logical ports, as a process of its own beside OVN's databases."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from userspace_cni.cli.cluster.controller import make_page_ports
+from userspace_cni.cli.ovn.opened_databases import open_databases
+from userspace_cni.cli.site import NodeCommand, open_site
+
+
+@click.command("watch", cls=NodeCommand)
+@click.option("--adopt", is_flag=True, help="Have rows of the names of pods' ports that are not marked become ours.")
+@click.pass_context
+def watch_command(ctx: click.Context, adopt: bool) -> None:
+    """Give pods logical ports in OVN's northbound database, and write their addresses into the pods, until SIGTERM.
+
+    Several may run: the one that holds Lease and lock of the database acts. It needs an account of the API server (setting
+    kubeconfig, or the pod's service account); root only where ovn_nb is not set, to ask the switch where the database is. The
+    controller does the same where ovn_nb is set. Settings: ovn_nb, ovn_naming, ovn_default_network, controller_namespace,
+    health_listen, metrics_listen, log_level, the rules.
+
+    Exit code: 0 after SIGTERM, 2 without an account or for a bad setting, 3 when it cannot listen.
+    """
+    from userspace_cni.controller.controller_service import serve
+    from userspace_cni.controller.port_service import PortController, read_task
+
+    settings, remote = open_site(ctx).settings, ""
+    if not settings.ovn_nb:
+        _, databases = open_databases(ctx)
+        settings, remote = databases.settings, databases.northbound_remote
+    task = read_task(settings, remote, adopts=adopt)
+    ctx.exit(
+        serve(
+            settings,
+            os.environ,
+            lambda session: PortController(session, settings.controller_namespace, task),
+            lambda controller: make_page_ports(settings, controller),
+        )
+    )

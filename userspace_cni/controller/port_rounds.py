@@ -1,0 +1,249 @@
+"""The leader's work on logical ports: what pods and the northbound database have become, and the difference, written.
+
+A round judges the ports of pods and rows that have changed; all of them where the session with the database is new, where this
+process has begun to act, and every ten minutes. Rows are written in groups, and what changes meanwhile is the next group. Then
+the pods of those rows get their annotations.
+
+Two things keep two controllers from writing at once. The Lease says who acts. The database's lock fences: it belongs to a
+session, and the server itself refuses the transactions of any other. A process that has both writes; what another one knew of
+addresses it reads from annotations and rows.
+
+Before two lists have told which pods there are, no row is removed.
+
+A death at any point leaves rows without annotations, or annotations that are not needed any more: the next full look finishes it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from userspace_cni.base.back_off import BackOff
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.log import say
+from userspace_cni.base.loops import Loop
+from userspace_cni.controller.note_writers import NoteWriters
+from userspace_cni.controller.pod_changes import PodChanges
+from userspace_cni.kube.object_watch import ObjectWatch
+from userspace_cni.ovn.address_book import HELD_S, AddressBook
+from userspace_cni.ovn.cluster_pods import ClusterPod
+from userspace_cni.ovn.northbound import NorthboundClient, NorthboundSession, northbound
+from userspace_cni.ovn.pod_ports import LogicalFacts, PodPorts, PortRules, Settled
+from userspace_cni.ovn.port_rows import PortChange
+from userspace_cni.ovn.port_view import NorthboundFacts, PortView
+from userspace_cni.ovn.port_writing import BATCH, WritePorts
+from userspace_cni.ovsdb.client import Client
+from userspace_cni.ovsdb.database import DatabaseLock, Tls
+
+LOCK: Final = "userspace_cni"
+_SYNC_S: Final = 1.0
+"""Between looks whether there were first lists, where one of them may never be."""
+_LACKING_S: Final = 5.0
+"""Until a port that cannot be is judged again, where nothing of it changes: another one may have freed an address."""
+_LACKING_SAID: Final = 3
+
+
+@dataclass(frozen=True)
+class PortTimes:
+    """Seconds. Everything is judged each `full_s`; a transaction may take `write_s`; rounds are `rounds_s` apart."""
+
+    full_s: float = 600.0
+    write_s: float = 30.0
+    rounds_s: float = 0.02
+    held_s: float = HELD_S
+    back_off: BackOff = BackOff(0.5, 8.0, spread=0.3)
+
+
+@dataclass(frozen=True)
+class PortSources:
+    """What a cluster's ports follow from, beside the database."""
+
+    pods: PodChanges
+    nodes: ObjectWatch
+    networks: ObjectWatch
+
+
+class PortRounds(Loop):
+    """The thread; `ask` it for a round. `remote`: the northbound database's; `leading`: whether this process is to act."""
+
+    failing = "logical ports of pods cannot be kept now; the controller tries again: "
+    end_s = 2.0
+
+    def __init__(
+        self,
+        remote: tuple[str, Tls | None],
+        sources: PortSources,
+        notes: NoteWriters,
+        leading: Callable[[], bool],
+        rules: PortRules,
+        times: PortTimes | None = None,
+    ) -> None:
+        super().__init__("logical ports", "keeps logical ports of pods")
+        self._times = times or PortTimes()
+        self.apart_s, self.back_off = self._times.rounds_s, self._times.back_off
+        self._sources = sources
+        self._notes = notes
+        self._leading = leading
+        self._rules = rules
+        self._view = PortView(self.ask)
+        database = replace(northbound(self._view.told), lock=DatabaseLock(LOCK, lambda _: self.ask()))
+        self._client: NorthboundClient = Client(remote[0], database, resident=True, tls=remote[1])
+        self.on_write: Callable[[str], None] = lambda _: None
+        """Told of each row that was written: "insert", "update" or "delete"."""
+        self.full_s: float | None = None
+        """Seconds of the last look at everything; None before the first."""
+        # only the thread uses these
+        self._ports = self._new_ports()
+        self._facts: LogicalFacts | None = None
+        self._known: dict[str, ClusterPod] = {}
+        self._ended: deque[tuple[float, ClusterPod]] = deque()
+        self._acts = self._certain = False
+        self._lacking: dict[str, str] = {}
+        self._lacking_due = 0.0
+        self._full_due = 0.0
+
+    @property
+    def may_write(self) -> bool:
+        """Whether this process is the one that writes: it has the Lease and the lock of the database."""
+        return self._leading() and self.has_lock
+
+    @property
+    def has_lock(self) -> bool:
+        return self._client.connected and self._client.status().holds_lock
+
+    def look(self, look: Callable[[NorthboundSession], float]) -> float | None:
+        """A number of the database, for metrics; None while there is no session."""
+        return self._client.status().look(look) if self._client.connected else None
+
+    @property
+    def lacking(self) -> int:
+        """How many logical ports cannot be made now."""
+        return len(self._lacking)
+
+    @property
+    def rows(self) -> int:
+        """How many logical ports the database has."""
+        return len(self._view.ports)
+
+    def _end(self) -> None:
+        self._client.close()
+
+    def _round(self) -> float | None:
+        deadline = Deadline.after(self._times.write_s)
+        self._client.connect(deadline)
+        now = time.monotonic()
+        sources = self._sources
+        if not (sources.pods.synced and sources.nodes.synced and (sources.networks.synced or sources.networks.tried)):
+            return _SYNC_S
+        acts, certain = self.may_write, sources.pods.confirmed
+        began, self._acts = acts and not self._acts, acts
+        is_full = began or now >= self._full_due or certain != self._certain
+        self._certain = certain
+        pods = sources.pods.take(everything=is_full)
+        self._note_ended(pods, now)
+        if not acts:
+            self._full_due = 0.0
+            return None  # Lease and lock ask for a round when they are ours
+        if began:
+            say("info", "this controller keeps the logical ports of pods")
+            self._ports, self._facts = self._new_ports(), None
+            pods = dict(self._known)
+        self._look(pods, is_full=is_full, deadline=deadline)
+        again = now + _LACKING_S if self._lacking else math.inf
+        return max(0.0, min(self._full_due, self._ports.next_due(now), again) - time.monotonic())
+
+    def _look(self, pods: Mapping[str, ClusterPod | None], *, is_full: bool, deadline: Deadline) -> None:
+        """Judge what has changed, or everything, and write the difference. Raises Unavailable, RowsRefused."""
+        began = time.monotonic()
+        session = self._client.status()
+        is_new, names, facts = session.look(self._view.take)
+        is_full = is_full or is_new
+        if self._take_facts(facts) or is_full:
+            is_full, pods = True, {**self._known, **pods}
+            self._full_due = 0.0  # again from the start, unless all of it succeeds
+        names |= self._ports.take_pods({key: pod for key, pod in pods.items() if pod is not None}, pods)
+        if is_full:
+            names |= {*self._ports.names, *self._view.ports}
+        elif began >= self._lacking_due:
+            names |= self._lacking.keys()
+        settled = self._ports.settle(names, self._view.ports, began)
+        self._say_lacking(names, settled)
+        self._write(session, settled, deadline)
+        if is_full:
+            self._full_due = began + self._times.full_s
+            self.full_s = time.monotonic() - began
+
+    def _take_facts(self, found: NorthboundFacts) -> bool:
+        """Whether all ports are to be judged anew, because of what all depend on."""
+        nodes, networks = self._sources.nodes.objects() or {}, self._sources.networks.objects() or {}
+        facts = LogicalFacts(nodes, networks, found.switches, found.routers, found.version)
+        if self._facts is not None and facts == self._facts:
+            return False
+        is_first, self._facts = self._facts is None, facts
+        self._ports.take_facts(facts)
+        for ended, pod in self._ended if is_first else ():
+            self._ports.hold(pod, ended)
+        return True
+
+    def _write(self, session: NorthboundSession, settled: Settled, deadline: Deadline) -> None:
+        """Rows, then notes. Raises Unavailable, RowsRefused; a later round does what was not done."""
+        changes = [each for each in settled.changes if each.kind != "delete" or self._certain]
+        failed = True
+        try:
+            for first in range(0, len(changes), BATCH):
+                self._commit(session, changes[first : first + BATCH], deadline)
+            failed = False
+        finally:
+            if failed:
+                self._full_due = 0.0
+        self._notes.put(settled.notes)
+
+    def _say_lacking(self, names: Collection[str], settled: Settled) -> None:
+        """Keep why ports cannot be, of those that were judged; they are judged again in a while."""
+        self._lacking = {name: why for name, why in self._lacking.items() if name not in names} | settled.lacking
+        self._lacking_due = time.monotonic() + _LACKING_S
+        reasons = sorted(set(self._lacking.values()))
+        more = f"; and {len(reasons) - _LACKING_SAID} more" if len(reasons) > _LACKING_SAID else ""
+        said = f"{len(self._lacking)} logical ports cannot be: {'; '.join(reasons[:_LACKING_SAID])}{more}"
+        self._note(said if reasons else "")
+
+    def _commit(self, session: NorthboundSession, changes: Sequence[PortChange], deadline: Deadline) -> None:
+        with self._client.attempting("writing logical ports"):
+            session.transact([WritePorts(session, changes)], deadline)
+        for change in changes:
+            self.on_write(change.kind)
+        self.beat = time.monotonic()
+
+    # -- pods that have ended -------------------------------------------------------------------------------------------------
+
+    def _note_ended(self, pods: Mapping[str, ClusterPod | None], now: float) -> None:
+        """Keep what is known, and which pods have ended of late: the next one that acts holds their addresses, too."""
+        for key, pod in pods.items():
+            former = self._known.get(key)
+            if (
+                former is not None
+                and former.is_connected
+                and not (pod is not None and pod.is_connected and pod.uid == former.uid)
+            ):
+                self._ended.append((now, former))
+            if pod is None:
+                self._known.pop(key, None)
+            else:
+                self._known[key] = pod
+        while self._ended and self._ended[0][0] + self._times.held_s < now:
+            self._ended.popleft()
+
+    def _new_ports(self) -> PodPorts:
+        return PodPorts(self._rules, AddressBook(self._times.held_s))
+
+
+def count_lag(session: NorthboundSession) -> float:
+    """How many changes that were asked for ovn-northd has not taken over yet."""
+    from userspace_cni.ovsdb.column_values import value_of
+
+    row: Any = session.root()
+    return float(value_of(row, "nb_cfg") - value_of(row, "sb_cfg"))

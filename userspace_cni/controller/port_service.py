@@ -1,0 +1,145 @@
+"""The logical ports of pods as a part of a controller, and as a process of its own.
+
+It watches pods, nodes and network definitions, keeps rows and annotations, and tells what is in the way. It waits for no node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from userspace_cni.base.errors import LogicalPortRefused
+from userspace_cni.base.settings import Settings
+from userspace_cni.base.supervisor import StayingThread, Supervisor
+from userspace_cni.base.tenancy import require_logical_switch
+from userspace_cni.controller.controller_metrics import ControllerMetrics
+from userspace_cni.controller.election import Election
+from userspace_cni.controller.note_writers import NoteWriters
+from userspace_cni.controller.pod_changes import PodChanges
+from userspace_cni.controller.port_rounds import PortRounds, PortSources, PortTimes, count_lag
+from userspace_cni.kube.credentials import ApiSession
+from userspace_cni.kube.list_watch import WatchTimes
+from userspace_cni.kube.object_requests import Objects
+from userspace_cni.kube.object_watch import ObjectWatch
+from userspace_cni.kube.resources import NETWORK_DEFINITIONS, NODES
+from userspace_cni.ovn.cluster_pods import LogicalNetwork, keep_network, keep_node
+from userspace_cni.ovn.pod_ports import PortRules
+from userspace_cni.ovn.remotes import tls_files
+from userspace_cni.ovsdb.database import Tls
+
+LEASE = "userspace-cni-ovn"
+"""Of processes that keep logical ports alone."""
+
+
+@dataclass(frozen=True)
+class PortTask:
+    """What the logical ports are kept by: the database at `remote`, the files for it, the rules."""
+
+    remote: str
+    tls: Tls | None
+    rules: PortRules
+
+
+def read_task(settings: Settings, remote: str = "", *, adopts: bool = False) -> PortTask:
+    """What the settings say of it; `remote`: where the database is, unless they say it. Raises InvalidConfig."""
+    remote = settings.ovn_nb or remote
+
+    def may_have(namespace: str, switch: str) -> bool:
+        try:
+            require_logical_switch(settings.rules, namespace, switch)
+        except LogicalPortRefused:
+            return False
+        return True
+
+    default = LogicalNetwork("default") if settings.ovn_default_network else None
+    return PortTask(remote, tls_files(settings, remote), PortRules(settings.ovn_naming, default, may_have, adopts))
+
+
+class PodPortKeeper(Supervisor):
+    """The threads. `leading`: whether this process is to act; `metrics` gets their numbers."""
+
+    def __init__(
+        self,
+        session: ApiSession,
+        task: PortTask,
+        leading: Callable[[], bool],
+        metrics: ControllerMetrics,
+        times: PortTimes | None = None,
+        watch_times: WatchTimes | None = None,
+    ) -> None:
+        super().__init__()
+        self._sources = PortSources(
+            PodChanges(session, self.ask, watch_times),
+            ObjectWatch(session, NODES, keep=keep_node, on_change=self.ask, times=watch_times),
+            ObjectWatch(session, NETWORK_DEFINITIONS, keep=keep_network, on_change=self.ask, times=watch_times),
+        )
+        self._notes = NoteWriters(
+            Objects(session), lambda: self.rounds.may_write, lambda outcome: metrics.count_write("pods", outcome)
+        )
+        self.rounds = PortRounds((task.remote, task.tls), self._sources, self._notes, leading, task.rules, times)
+        self.rounds.on_write = lambda kind: metrics.count_write("logical_switch_ports", _WORDS[kind])
+        self._leading = leading
+        self._add_numbers(metrics)
+
+    def start(self) -> None:
+        """Begin. Raises Unavailable."""
+        self.begin(self._sources.pods, self._sources.nodes, self._sources.networks, self._notes, self.rounds)
+
+    def ask(self) -> None:
+        """Have a round soon: something has changed, as who leads."""
+        self.rounds.ask()
+
+    @property
+    def obstacles(self) -> list[str]:
+        """Why it could not act now, or does not do all that it should."""
+        sources = self._sources
+        is_fenced = self._leading() and not self.rounds.has_lock and not self.rounds.problem
+        return [
+            each
+            for each in (
+                sources.pods.problem,
+                sources.nodes.problem,
+                sources.networks.problem if not sources.networks.tried or sources.networks.synced else "",
+                self.rounds.problem,
+                self._notes.problem,
+                "another session has the lock of OVN's northbound database" if is_fenced else "",
+            )
+            if each
+        ]
+
+    def _add_numbers(self, metrics: ControllerMetrics) -> None:
+        rounds = self.rounds
+        metrics.add("ovn_lock", "1 for the controller that has the lock of OVN's northbound database", lambda: rounds.has_lock)
+        metrics.add("ovn_pods", "Pods that the controller knows", lambda: len(self._sources.pods))
+        metrics.add("ovn_ports", "Logical switch ports in the northbound database", lambda: rounds.rows)
+        metrics.add("ovn_ports_lacking", "Logical ports that cannot be made now", lambda: rounds.lacking)
+        metrics.add("ovn_notes_waiting", "Pods whose addresses wait to be written into them", lambda: len(self._notes.queue))
+        metrics.add("ovn_full_seconds", "Seconds of the last comparison of all ports", lambda: rounds.full_s)
+        metrics.add(
+            "ovn_lag", "Changes of the northbound database that ovn-northd has not taken over", lambda: rounds.look(count_lag)
+        )
+
+
+class PortController(Supervisor):
+    """A process that keeps logical ports alone: several may run, and one acts. `namespace`: where the Lease is."""
+
+    def __init__(self, session: ApiSession, namespace: str, task: PortTask) -> None:
+        super().__init__()
+        self.election = Election(Objects(session), namespace, on_change=self._changed, name=LEASE)
+        self.metrics = ControllerMetrics(lambda: self.election.leading, {})
+        self.ports = PodPortKeeper(session, task, lambda: self.election.leading, self.metrics)
+        self.page_ports: Sequence[StayingThread] = ()
+
+    def start(self) -> None:
+        """Begin. Raises Unavailable."""
+        self.begin(*self.page_ports, self.election, self.ports)
+
+    def obstacles(self) -> list[str]:
+        """The reasons why this process could not act now, or does not do all that it should."""
+        return [each for each in (self.election.problem, *self.ports.obstacles) if each]
+
+    def _changed(self) -> None:
+        self.ports.ask()
+
+
+_WORDS: Mapping[str, str] = {"insert": "written", "update": "written", "delete": "deleted"}
