@@ -42,18 +42,9 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
         rows: list[dict[str, Any]] = self._answers[number]["rows"]
         return rows
 
-    @property
-    def size(self) -> int:
-        """The number of operations so far."""
-        return len(self._operations)
-
-    def cut(self, size: int) -> None:
-        """Drop the operations behind that number; not what was said to a Part."""
-        del self._operations[size:]
-
     def extend(self, operations: list[Operation]) -> int:
         """Add operations as they are; returns the number by which `answers` finds the first one's answer."""
-        first = self.size
+        first = len(self._operations)
         for each in operations:
             self.add_op(each)
         return first

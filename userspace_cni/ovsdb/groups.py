@@ -157,24 +157,27 @@ class Commit:
             each.begun = True
         return bool(self._members)
 
-    def _compose(self) -> tuple[Draft, list[Member]]:
-        """A transaction of all members whose commands can be run, and these members."""
+    def _compose(self, left_out: tuple[Member, ...] = ()) -> tuple[Draft, list[Member]]:
+        """A transaction of all members whose commands can be run, but those `left_out`, and these members."""
         draft, written = Draft(self._replica), []
-        for member in self._members:
-            begun = draft.size
+        for member in (each for each in self._members if each not in left_out):
+            ran = 0
             try:
                 for each in member.commands:
                     each.run_idl(draft)
+                    ran += 1
                 written.append(member)
             except UserspaceError as error:
-                draft.cut(begun)  # what its commands before that one wrote
                 if member.certain:
                     member.answer(error)
+                if ran:  # its commands before that one have written, also into parts, which others write to
+                    draft.abort()
+                    return self._compose((*left_out, member))
             except Exception as error:  # noqa: BLE001 - a bug in one must not fail the others
                 draft.abort()
                 member.answer(error)
                 self._members.remove(member)
-                return self._compose()
+                return self._compose(left_out)
         draft.complete()
         return draft, written
 
