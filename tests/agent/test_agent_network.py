@@ -158,6 +158,16 @@ def test_what_cannot_be_had(kept: Kept) -> None:
     assert (code, "would make it again" in told, kept.place()) == (1, True, "br-net1")
 
 
+def test_the_bridge_of_ovn_gets_no_uplink(kept: Kept) -> None:
+    """It is ovn-controller's: a provider network on it is refused by its name, and the bridge is not made."""
+    kept.live.settings["USERSPACE_CNI_OVN_BRIDGE"] = "br-net1"
+    kept.live.start()
+    kept.spec(TABLE)
+    refusal = "bridge br-net1 is OVN's integration bridge"
+    wait_until(lambda: refusal in kept.specs().get("net1", {}).get("problem", ""), what="the refusal")
+    assert ("br-net1" in kept.switch.bridges(), kept.place()) == (False, "nic0")
+
+
 def test_commands_without_an_agent(kept: Kept) -> None:
     """`uplink add --dry-run` prints the steps there and back and does nothing; add, status and remove do the work themselves.
 

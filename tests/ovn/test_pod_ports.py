@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.agent.conftest import node_with_shim
 from tests.cni.spec import refused, refused_soon, succeeded, switch_of
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.pods import Pod
@@ -225,6 +226,28 @@ def test_a_name_that_was_changed_by_hand(world: Node, sandbox: str, ovn: Ovn) ->
 
     wait_until(is_back, what="the agent has put it back, and OVN has installed it")
     assert run(world, "DEL", settings, sandbox, pod).status == 0
+
+
+def test_an_agent_that_dies_while_ovn_is_awaited(switch: Switch, sandbox: str, ovn: Ovn) -> None:
+    """The next agent undoes the port, which was in the rows by then, and the next ADD has it."""
+    pod = a_pod()
+    ovn.nbctl("--may-exist", "ls-add", SWITCH)
+    wait_until(lambda: switch.bridge(BRIDGE), what="the controller has made its bridge")
+    with node_with_shim(switch) as node:
+        node.settings["USERSPACE_CNI_OVN_RUNDIR"] = ovn.rundir
+        node.start()
+        with ThreadPoolExecutor(1) as threads:
+            adding = threads.submit(run, node, "ADD", network(), sandbox, pod)
+            wait_until(lambda: switch.interface(f"{CONTAINER[:12]}-net1").get("ofport"), what="an open interface")
+            node.kill()
+            refused(adding.result(), 11)
+        node.start()
+        wait_until(lambda: ports_left(node) == [], what="the next agent has undone it")
+        add_logical(ovn, f"blue_{pod.name}")
+        succeeded(run(node, "ADD", network(), sandbox, pod))
+        assert ids_of(node)["ovn-installed"] == "true"
+        assert run(node, "DEL", network(), sandbox, pod).status == 0
+    ovn.nbctl("ls-del", SWITCH)
 
 
 def test_a_word_of_ovns_that_is_gone(world: Node, sandbox: str, ovn: Ovn) -> None:
