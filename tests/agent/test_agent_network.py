@@ -122,6 +122,27 @@ def test_an_uplink_of_the_settings(kept: Kept) -> None:
     assert (kept.place(), kept.switch.rows("Bridge"), kept.wire.answers(ADDRESS)) == ("nic0", [], True)
 
 
+def test_an_uplink_while_the_database_is_away(kept: Kept) -> None:
+    """ovs-vswitchd lives without ovsdb-server, and its bridge's link carries nothing: the addresses go back to the NIC. When the
+    database is back they move again, and stay there."""
+    live = kept.live.start()
+    kept.spec(TABLE)
+    wait_until(kept.holds, what="the uplink")
+    daemon = kept.switch.vswitchd_pid
+    kept.switch.stop_ovsdb()
+    try:
+        wait_until(lambda: kept.place() == "nic0", what="the address is given back")
+        assert kept.wire.answers(ADDRESS)
+        wait_until(lambda: "without ovsdb-server" in kept.specs()["net1"]["problem"], what="that the status says why")
+    finally:
+        kept.switch.restart_ovsdb()
+    wait_until(lambda: kept.place() == "br-net1", what="the address is taken again")
+    for _ in range(3):
+        agent.get(live.socket, "/api/v1/network", "POST")
+        assert (kept.holds(), kept.place(), kept.wire.answers(ADDRESS)) == (True, "br-net1", True)
+    assert kept.switch.vswitchd_pid == daemon
+
+
 def test_addresses_of_a_silent_switch_go_before_all_else(kept: Kept) -> None:
     """When the switch is silent during a round of specs that each wait for it, the
     addresses are back on the NIC before the next spec begins.

@@ -1,8 +1,9 @@
 """How long a node is silent when ovs-vswitchd dies under its moved addresses and stays away, with an agent that gives them back.
 
-`python tests/bench/give_back.py [--json] [--away SECONDS] [--rounds N]`, as root. In namespaces only: the switch's is the node, a
-veth is the NIC, and from beyond it come 50 pings a second and a TCP stream of 20 Mbit/s. The agent has the default settings
-(`give_back_after_s` is 10); ovs-vswitchd is killed, and started again after SECONDS (20).
+`python tests/bench/give_back.py [--json] [--away SECONDS] [--rounds N] [--database]`, as root. In namespaces only: the switch's
+is the node, a veth is the NIC, and from beyond it come 50 pings a second and a TCP stream of 20 Mbit/s. The agent has the default
+settings (`give_back_after_s` is 10); ovs-vswitchd is killed, and started again after SECONDS (20). With --database it is
+ovsdb-server that ends, while ovs-vswitchd lives on.
 
 Longest time between two answered pings in ms; pings without an answer; segments sent again; whether the stream broke, and lost
 nothing.
@@ -40,15 +41,15 @@ def at(wire: Wire, link: str) -> bool:
     return link in links(wire.node) and f"{ADDRESS}/24" in addresses(wire.node, link)
 
 
-def measured(live: LiveNode, wire: Wire, away_s: float) -> dict[str, Any]:
-    """What traffic notices of a daemon that is away for so long."""
+def measured(live: LiveNode, wire: Wire, away_s: float, *, database: bool) -> dict[str, Any]:
+    """What traffic notices of a daemon that is away for so long: of ovs-vswitchd, or of the `database`."""
     assert live.switch
     with traffic(wire, ADDRESS) as noticed:
         threading.Event().wait(AROUND_S)
-        live.switch.kill_vswitchd()
+        (live.switch.stop_ovsdb if database else live.switch.kill_vswitchd)()
         threading.Event().wait(away_s)
         given_back = at(wire, NIC)
-        live.switch.restart_vswitchd()
+        (live.switch.restart_ovsdb if database else live.switch.restart_vswitchd)()
         wait_until(lambda: at(wire, "br-net1"), what="the address is on the bridge again")
         threading.Event().wait(AROUND_S)
     found = noticed[ADDRESS]
@@ -76,6 +77,7 @@ def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--away", type=float, default=20.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--database", action="store_true")
     options = parser.parse_args()
     progress = Console(stderr=True)
     found = []
@@ -89,7 +91,7 @@ def main() -> int:
             wait_until(lambda: at(wire, "br-net1"), what="the address has moved")
             for number in range(options.rounds):
                 progress.print(f"round {number + 1} of {options.rounds}, {options.away + 2 * AROUND_S:g} s and more")
-                found.append(measured(live, wire, options.away))
+                found.append(measured(live, wire, options.away, database=options.database))
         finally:
             live.close()
     return tell({"machine": machine(), "away_s": options.away, "rounds": found}, options.json, show)

@@ -118,6 +118,53 @@ def test_given_back_while_the_switch_is_dead(wire: Wire, site: KeptNode, switch:
     assert site.drifts() == []
 
 
+def test_given_back_while_no_bridge_is_served(wire: Wire, site: KeptNode, switch: Switch) -> None:
+    """ovs-vswitchd lives, but without ovsdb-server its bridge's link carries nothing: after long the NIC has its addresses again.
+    They move again once the bridge is served, and not before."""
+    site.met(MOVED)
+    assert site.node.switch.service(["br-net1", "br-none"]) == "alive"
+    switch.stop_ovsdb()
+    try:
+        wait_until(lambda: site.node.switch.service(["br-net1"]) == "silent", what="the bridge is not served")
+        assert site.node.switch.vswitchd() == "alive"
+        site.unserved_s = 9.0
+        site.reconcile(MOVED)
+        assert where(wire) == ["br-net1"]
+        site.unserved_s = 11.0
+        site.reconcile(MOVED)
+        assert (where(wire), wire.answers(NODE)) == ([NIC], True)
+        assert "without ovsdb-server" in site.problem(MOVED)
+    finally:
+        switch.restart_ovsdb()
+    site.unserved_s = 0.0
+    wait_until(lambda: where(wire) == ["br-net1"] or not site.reconcile(MOVED), what="they have moved again")
+    assert (wire.answers(NODE), site.node.switch.service(["br-net1"])) == (True, "alive")
+    site.met(MOVED)
+    assert site.drifts() == []
+
+
+def test_a_polled_nic_stays_the_switchs_without_a_database(wire: Wire, site: KeptNode, switch: Switch) -> None:
+    """ovs-vswitchd has the NIC's frames by AF_XDP as long as it lives: nothing is given back, for nothing would answer there."""
+    site.met(POLLED)
+    switch.stop_ovsdb()
+    try:
+        wait_until(lambda: site.node.switch.service(["br-net1"]) == "silent", what="the bridge is not served")
+        site.unserved_s = 11.0
+        site.reconcile(POLLED)
+        site.reconcile(complete=False)
+        assert where(wire) == ["br-net1"]
+        switch.kill_vswitchd()
+        site.gone_s = 11.0
+        site.reconcile(complete=False)
+        assert (where(wire), wire.answers(NODE)) == ([NIC], True)
+    finally:
+        switch.restart_ovsdb()
+        switch.restart_vswitchd()
+    site.gone_s = site.unserved_s = 0.0
+    wait_until(lambda: not site.reconcile(POLLED)[0].problem and switch.interface(NIC)["type"] == "afxdp", what="polled again")
+    assert (where(wire), wire.answers(NODE), site.drifts()) == (["br-net1"], True, [])
+
+
 @pytest.mark.parametrize("network", [MOVED, POLLED], ids=["system", "afxdp"])
 @pytest.mark.parametrize("how", ["unknown", "refused"])
 def test_given_back_without_a_spec(wire: Wire, site: KeptNode, switch: Switch, how: str, network: ProviderNetwork) -> None:

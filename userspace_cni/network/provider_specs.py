@@ -2,7 +2,8 @@
 
 The plan looks at the node each time. It refuses an impossible spec by name, before any effect: a NIC that is missing, that
 others use, or whose addresses cannot move without cutting the node off. Only addresses that the kernel shows in this boot are
-moved. When ovs-vswitchd has been gone for long, the plan moves addresses back to the NIC, whether anything else answers or not.
+moved. When ovs-vswitchd has been gone for long, or has long served no bridge because it has no ovsdb-server, the plan moves
+addresses back to the NIC, whether anything else answers or not.
 """
 
 from __future__ import annotations
@@ -54,12 +55,22 @@ _OTHER_MACS: Final = ("balance-alb", "balance-tlb")
 class ProviderSite:
     """Where provider networks are planned. `switch_gone_s`: for how many seconds ovs-vswitchd has been gone, 0 while it lives.
 
-    `node_addresses`: those by which the cluster knows the node, None while they are not known yet.
+    `node_addresses`: those by which the cluster knows the node, None while they are not known yet. `unserved_s`: for how many
+    seconds the bridges' own links have carried nothing, also while ovs-vswitchd lives.
     """
 
     node: LocalNode
     switch_gone_s: Callable[[], float] = lambda: 0.0
     node_addresses: Callable[[], Collection[str] | None] = tuple
+    unserved_s: Callable[[], float] = lambda: 0.0
+
+    def cut_off_s(self, former: Record | None) -> float:
+        """For how many seconds addresses on the bridge have reached nothing that they would reach on the NIC.
+
+        The frames of a NIC that is polled stay ovs-vswitchd's as long as it lives, without ovsdb-server, too.
+        """
+        polled = former is not None and any(step.takes_nic for step in former.steps)
+        return self.switch_gone_s() if polled else max(self.switch_gone_s(), self.unserved_s())
 
 
 def plan(network: ProviderNetwork, site: ProviderSite) -> Plan:
@@ -76,13 +87,13 @@ def plan(network: ProviderNetwork, site: ProviderSite) -> Plan:
                 "name another bridge; OVN is led to that by external_ids:ovn-bridge-mappings of Open_vSwitch",
             )
         former = record if record and record.boot_id == site.node.store.boot_id() else None
-        gone = site.switch_gone_s() >= network.give_back_after_s
+        gone = site.cut_off_s(former) >= network.give_back_after_s
         if gone and former and _has_to_leave(former):
             return _given_back(former)
         if gone and network.move_addresses != "no":
             raise Unavailable(
-                f"ovs-vswitchd has been gone for more than {network.give_back_after_s:g} s",
-                f"the addresses of {', '.join(network.nics)} are there, and move to {network.bridge} when it lives again",
+                f"ovs-vswitchd has been gone, or without ovsdb-server, for more than {network.give_back_after_s:g} s",
+                f"the addresses of {', '.join(network.nics)} are there, and move to {network.bridge} when both live again",
             )
         had = former.steps if former else ()
         asked = replace(network, vlans=choose_vlans(network, record.steps if record else ()))
@@ -91,17 +102,17 @@ def plan(network: ProviderNetwork, site: ProviderSite) -> Plan:
         wanted = steps_of(asked, seen, site.node.store.journal.identity())
         for why in seen.away.values():
             say("warning", f"the uplink of {network.bridge} is made of its other devices: {why}")
-        return wanted if _may_move(wanted, seen) else tuple(step for step in wanted if not step.leaves_dead_switch)
+        return wanted if may_move(wanted, seen) else tuple(step for step in wanted if not step.leaves_dead_switch)
 
     return steps
 
 
 def keep(site: ProviderSite) -> Plan:
-    """The plan of an attachment whose spec is not known now: what it has, without moved addresses while ovs-vswitchd is gone."""
+    """The plan of an attachment whose spec is not known now: what it has, without moved addresses while they reach nothing."""
 
     def steps(record: Record | None) -> tuple[Step, ...]:
         boot_id = site.node.store.boot_id()
-        gone = site.switch_gone_s() >= GIVE_BACK_S
+        gone = site.cut_off_s(record) >= GIVE_BACK_S
         if gone and record and record.boot_id == boot_id and _has_to_leave(record):
             return _given_back(record)
         return plan_as_recorded(record, boot_id)
@@ -114,7 +125,7 @@ def refuse(why: str, site: ProviderSite) -> Plan:
 
     def steps(record: Record | None) -> tuple[Step, ...]:
         former = record if record and record.boot_id == site.node.store.boot_id() else None
-        if former and _has_to_leave(former) and site.switch_gone_s() >= GIVE_BACK_S:
+        if former and _has_to_leave(former) and site.cut_off_s(former) >= GIVE_BACK_S:
             return _given_back(former)
         raise InvalidConfig(why)
 
@@ -122,7 +133,7 @@ def refuse(why: str, site: ProviderSite) -> Plan:
 
 
 def _has_to_leave(record: Record) -> bool:
-    """Whether it has something that must not be there while ovs-vswitchd is gone."""
+    """Whether it has something that must not be there while the switch carries nothing."""
     return any(step.leaves_dead_switch for step in record.steps)
 
 
@@ -134,17 +145,20 @@ def _given_back(record: Record) -> tuple[Step, ...]:
     Raises StepFailed for one that never was complete: all of it is undone then.
     """
     if record.complete is None:
-        raise StepFailed("ovs-vswitchd went while the uplink was being made", "all of it is undone, and made when it lives again")
+        raise StepFailed(
+            "ovs-vswitchd or ovsdb-server went while the uplink was being made",
+            "all of it is undone, and made when both live again",
+        )
     leaving = [step for step in record.steps if step.leaves_dead_switch]
     first = [step for step in leaving if step.stage != "ovs"] or leaving
     return tuple(step for step in record.complete if step not in first)
 
 
-def _may_move(wanted: Sequence[Step], seen: UplinkLook) -> bool:
+def may_move(wanted: Sequence[Step], seen: UplinkLook) -> bool:
     """Whether addresses may move now that have not moved yet: only to a bridge that carries frames, or is made before them.
 
     Where the port was made before and is not open, the steps without the move have it made again, and the next look decides anew.
-    Raises Unavailable while ovs-vswitchd does not answer.
+    Raises Unavailable while ovs-vswitchd does not answer, or does not serve the bridge.
     """
     things = {step.thing for step in seen.had.moves}
     begun = [step for step in Steps(wanted).moves if step.thing not in things]
@@ -153,6 +167,11 @@ def _may_move(wanted: Sequence[Step], seen: UplinkLook) -> bool:
     if not seen.switch_lives:
         raise Unavailable(
             "ovs-vswitchd does not answer", f"{begun[0].nic} keeps its addresses: a dead bridge would carry nothing"
+        )
+    if not seen.is_served:
+        raise Unavailable(
+            f"ovs-vswitchd lives and does not serve {begun[0].bridge}",
+            f"{begun[0].nic} keeps its addresses: has it ovsdb-server?",
         )
     return seen.is_open or not seen.had.uplinks
 

@@ -38,25 +38,31 @@ if TYPE_CHECKING:
     from userspace_cni.node.local_node import LocalNode
 
 GONE: Final = ("dead", "silent")
-"""States of ovs-vswitchd in which a bridge carries nothing for the node."""
+"""States of ovs-vswitchd, or of its bridges, in which a bridge carries nothing for the node."""
+_ASKED: Final = "asked"
+"""The state of bridges while it is too early for an answer."""
 
 
 class SwitchAbsence:
-    """For how long ovs-vswitchd may have been gone, by looks at it; `look` needs no OVSDB. For one thread.
+    """For how long ovs-vswitchd, or its service, may have been gone, by looks at it; `look` needs no OVSDB. For one thread.
 
     It counts from the last look that has not found it gone: where a spec that waited for the switch lay between two looks, it has
     waited long enough.
     """
 
     def __init__(self, state: Callable[[], str]) -> None:
-        self._state = state
+        self._ask = state
         self._since: float | None = None
         self._gone = False
+        self.state = ""
+        """What the last look has found."""
 
     def look(self) -> float:
         """Ask now; the seconds since it was last seen to live, 0 while it lives or cannot be known."""
-        now = time.monotonic()
-        self._gone = self._state() in GONE
+        now, self.state = time.monotonic(), self._ask()
+        if self.state == _ASKED and self._since is not None:
+            return self.seconds
+        self._gone = self.state in GONE
         if not self._gone or self._since is None:
             self._since = now
         return self.seconds
@@ -138,8 +144,12 @@ class SpecSources:
         self.settings = SettingsSource(node.installation.settings, environ)
         self._others = others
         self._absence = SwitchAbsence(node.switch.vswitchd)
-        self._site = provider_specs.ProviderSite(node, lambda: self._absence.seconds, node_addresses)
-        self._patience: dict[str, float] = {}
+        self._unserved = SwitchAbsence(self._service)
+        self._site = provider_specs.ProviderSite(
+            node, lambda: self._absence.seconds, node_addresses, lambda: self._unserved.seconds
+        )
+        self._patience: dict[str, tuple[float, Record | None]] = {}
+        self._bridges: frozenset[str] = frozenset()
         self._given_back: frozenset[Key] = frozenset()
         self._drivers: Mapping[str, str] = {}
         self._kept = provider_specs.keep(self._site)
@@ -152,8 +162,11 @@ class SpecSources:
         records = self._node.store.journal.node_records()
         found = merge_sources(desired, holders(records))
         moving = {each.name: each.give_back_after_s for _, each in found.provider_networks if each.move_addresses != "no"}
-        moved = (key_of(record)[1] for record in records if record.moves)
-        self._patience = {**dict.fromkeys(moved, provider_specs.GIVE_BACK_S), **moving}
+        of_networks = {key_of(record)[1]: record for record in records if key_of(record)[0] == PROVIDER_NETWORK}
+        moved = (name for name, record in of_networks.items() if record.moves)
+        after_s = {**dict.fromkeys(moved, provider_specs.GIVE_BACK_S), **moving}
+        self._patience = {name: (each, of_networks.get(name)) for name, each in after_s.items()}
+        self._bridges = frozenset(port.bridge for _, record in self._patience.values() if record for port in record.uplinks)
         self._node.switch.provider_bridges.desired = frozenset(_bridges(desired))
         # before the plans look: what changes after that wants another round
         self._drivers = self._drivers_of(device for _, each in found.provider_networks for device in each.pci_devices)
@@ -167,8 +180,9 @@ class SpecSources:
         return (*specs, *of_runtimes), complete | installed
 
     def is_due(self) -> bool:
-        """Whether ovs-vswitchd has gone for so long, or has come back, that addresses are to move, or a PCI device has another
-        driver than before or none. To be asked once a second: a driver that waits for DPDK to let go tells of it in no other way.
+        """Whether the switch has carried nothing for so long, or carries again, that addresses are to move, or a PCI device has
+        another driver than before or none. To be asked once a second: a driver that waits for DPDK to let go tells of it in no
+        other way.
         """
         now = self.find_networks_to_release(), self._drivers_of(self._drivers)
         changed = now != (self._given_back, self._drivers)
@@ -179,9 +193,22 @@ class SpecSources:
         return pci.drivers_of(devices, self._node.installation.root)
 
     def find_networks_to_release(self) -> frozenset[Key]:
-        """The provider networks of which no address may be on a bridge now, for ovs-vswitchd has gone for so long. By a look."""
-        gone_s = self._absence.look() if self._patience else self._absence.forget()
-        return frozenset((PROVIDER_NETWORK, name) for name, after_s in self._patience.items() if gone_s >= after_s)
+        """The provider networks of which no address may be on a bridge now, for the switch has carried nothing for so long.
+
+        By a look at ovs-vswitchd, and at what it does for its bridges.
+        """
+        if not self._patience:
+            self._absence.forget()
+            self._unserved.forget()
+        else:
+            self._absence.look()
+            self._unserved.look()
+        after_s = self._patience.items()
+        return frozenset((PROVIDER_NETWORK, name) for name, (s, record) in after_s if self._site.cut_off_s(record) >= s)
+
+    def _service(self) -> str:
+        """Whether ovs-vswitchd, as last looked at, serves the bridges to which addresses move."""
+        return self._node.switch.service(self._bridges) if self._absence.state == "alive" else self._absence.state
 
     def plan_as_recorded(self, record: Record | None) -> tuple[Step, ...]:
         """The plan of what a source has asked for that is not known now: as recorded, but no address stays on a dead bridge.

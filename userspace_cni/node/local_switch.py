@@ -163,6 +163,10 @@ class LocalSwitch:
         """Whether ovs-vswitchd lives, without waiting: `alive`, `dead`, `silent` or `unknown`."""
         return self.ports.glance().state
 
+    def service(self, bridges: Iterable[str]) -> str:
+        """Whether the own links of these bridges can carry frames, without waiting, as `switch_view.SwitchView`."""
+        return self.ports.service(bridges)
+
     def watch_life(self, ended: Callable[[], None]) -> DaemonLifeline:
         """A connection to ovs-vswitchd to be held: `ended` is called when the daemon ends, on a thread of its own."""
         from userspace_cni.switch.vswitchd import DaemonLifeline

@@ -18,6 +18,7 @@ from userspace_cni.host.node_net import nics, pci
 from userspace_cni.host.node_net.network_managers import Manager, managers_of
 from userspace_cni.host.node_net.nics import Nic
 from userspace_cni.switch.interfaces import bridges_of_interfaces, open_interfaces
+from userspace_cni.switch.vswitchd import JUDGED_SECONDS
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.attachment_store import AttachmentStore
@@ -48,8 +49,9 @@ class UplinkLook:
     link, the programs that configure it. `on_bridge`: which bridge has the port of an interface. `away`: the spec's interfaces
     whose PCI device DPDK cannot have, or whose driver has released it for that, each with the reason. `lacking`: what the other
     devices and the switch still need before the uplink can be opened. `node_addresses`: those by which the cluster knows the
-    node, None while they are unknown. `switch_lives`: ovs-vswitchd answers; `is_open`: it has the uplink's port open. `former`:
-    the steps that there are since this boot.
+    node, None while they are unknown. `switch_lives`: ovs-vswitchd answers; `is_served`: also on the bridge, where addresses are
+    to move to one that was made before; `is_open`: it has the uplink's port open. `former`: the steps that there are since this
+    boot.
     """
 
     links: Mapping[str, Nic] = field(default_factory=dict)
@@ -61,6 +63,7 @@ class UplinkLook:
     lacking: tuple[str, ...] = ()
     node_addresses: frozenset[str] | None = frozenset()
     switch_lives: bool = True
+    is_served: bool = True
     is_open: bool = True
     switch_netns: str = ""
     former: tuple[Step, ...] = ()
@@ -121,6 +124,7 @@ class _UplinkReader:
             lacking=(*(why for each in unready if each not in gone for why in unready[each]), *self._lacking_switch()),
             node_addresses=node_addresses,
             switch_lives=node.switch.ports.watch_liveness().state == "alive",
+            is_served=self._is_served(moves.values()),
             is_open=self._is_open(),
             switch_netns=node.installation.settings.switch_netns,
             former=self.former,
@@ -148,6 +152,15 @@ class _UplinkReader:
         if any(each.startswith((PCI, VDEV)) for each in self.network.interfaces):
             opened_as.add("af_packet")  # any device of DPDK
         yield from filter(None, (able.lacks(each, "netdev") for each in sorted(opened_as)))
+
+    def _is_served(self, moves: Iterable[AddressMove]) -> bool:
+        """Whether the bridge, where there is one, can carry what is to move now. ovsdb-server may be back before ovs-vswitchd has
+        noticed it."""
+        had = Steps(self.former)
+        begins = {step.thing for step in moves} - {step.thing for step in had.moves}
+        return not (begins and had.uplinks) or self.node.switch.ports.serves(
+            self.network.bridge, self.deadline.within(JUDGED_SECONDS)
+        )
 
     def _is_open(self) -> bool:
         """Whether frames can pass: of a bond, by one of its interfaces."""

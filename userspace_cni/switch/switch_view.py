@@ -5,13 +5,14 @@ All methods may be called from several threads, and raise only errors of `usersp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from userspace_cni.attachment.steps import OWNER, OwnerKind, PortRef, owner_kind
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import NotServing, Unavailable
+from userspace_cni.base.errors import NotServing, SwitchRefused, Unavailable
 from userspace_cni.base.port_kinds import Datapath
 from userspace_cni.switch.ovsdb.rows.bridge_row import DATAPATH_TYPE, datapath_of, missing_bridge_of_ovn
 from userspace_cni.switch.ovsdb.rows.interface_row import SERVER_PATH
@@ -22,6 +23,7 @@ from userspace_cni.switch.ovsdb.switch_database import SwitchClient
 from userspace_cni.switch.vswitchd import JUDGED_SECONDS, Daemon, DaemonLiveness
 
 if TYPE_CHECKING:
+    from userspace_cni.switch.bridge_service import BridgeService, ServiceState
     from userspace_cni.switch.counters import Counters, LimitDrops
     from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
@@ -70,6 +72,8 @@ class SwitchView:
     def close(self) -> None:
         """End the session; calls that wait for it fail. The next call opens another; a resident driver's call fails."""
         self.client.close()
+        if "_service" in vars(self):
+            self._service.forget()
 
     def watch_liveness(self) -> DaemonLiveness:
         """Ask ovs-vswitchd whether it lives, for up to 2 s, and remember it for `require_serving`."""
@@ -78,6 +82,31 @@ class SwitchView:
     def glance(self) -> DaemonLiveness:
         """Ask ovs-vswitchd for 30 ms whether it lives; when it is silent, the result of the last `watch_liveness`."""
         return self.daemon.glance()
+
+    def service(self, bridges: Iterable[str]) -> ServiceState:
+        """Whether the own links of these bridges can carry frames, where ovs-vswitchd lives: without ovsdb-server it serves none.
+
+        As `BridgeService.look`. For one thread.
+        """
+        return self._service.look(bridges)
+
+    def serves(self, bridge: str, deadline: Deadline) -> bool:
+        """Whether ovs-vswitchd answers on the bridge by the deadline, as it does only while its own link can carry frames."""
+        from userspace_cni.switch.openflow.management import Management
+
+        try:
+            with Management(self.management(bridge), deadline):
+                return True
+        except SwitchRefused:  # it speaks, if in no version of ours
+            return True
+        except Unavailable:
+            return False
+
+    @cached_property
+    def _service(self) -> BridgeService:
+        from userspace_cni.switch.bridge_service import BridgeService
+
+        return BridgeService(self.management)
 
     def reach(self, name: str, bridge: str, deadline: Deadline) -> BridgeMaker:
         """Open the session with OVSDB for this port; returns who made its bridge.

@@ -25,15 +25,18 @@ SOURCE = "settings"
 
 
 class KeptNode:
-    """A node on the switch, with its own state directory below `directory`. `gone_s`: how long ovs-vswitchd counts as gone."""
+    """A node on the switch, with its own state directory below `directory`.
+
+    `gone_s`: how long ovs-vswitchd counts as gone; `unserved_s`: how long its bridges count as without service.
+    """
 
     def __init__(self, switch: Switch, directory: Path, node: LocalNode) -> None:
         self.switch = switch
         self.directory = directory
         self.node = node
-        self.gone_s = 0.0
+        self.gone_s = self.unserved_s = 0.0
         self.addresses: tuple[str, ...] = ()
-        self.site = ProviderSite(node, lambda: self.gone_s, lambda: self.addresses)
+        self.site = ProviderSite(node, lambda: self.gone_s, lambda: self.addresses, lambda: self.unserved_s)
         self._specs = Specs(node, keep(self.site))
 
     def reconcile(self, *networks: ProviderNetwork, complete: bool = True) -> Sequence[SpecStatus]:

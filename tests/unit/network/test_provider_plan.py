@@ -28,7 +28,7 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.host.node_net.network_managers import Manager
 from userspace_cni.host.node_net.nics import KernelBond, Nic, Upper
-from userspace_cni.network.provider_specs import ProviderSite, choose_vlans, keep, refuse, steps_of
+from userspace_cni.network.provider_specs import ProviderSite, choose_vlans, keep, may_move, refuse, steps_of
 from userspace_cni.node.local_node import LocalNode
 from userspace_cni.node.uplink_look import UplinkLook
 
@@ -285,6 +285,36 @@ def test_what_leaves_a_dead_switch(tmp_path: Path) -> None:
     assert keep(ProviderSite(node, lambda: 60.0))(replace(all_of_it, steps=(bridge, uplink))) == (bridge, uplink)
     lives = replace(all_of_it, steps=(bridge, uplink, moved, polled))
     assert keep(ProviderSite(node))(lives) == lives.steps
+
+
+def test_what_leaves_a_switch_without_a_database(tmp_path: Path) -> None:
+    """Addresses on a bridge that is not served go back to a NIC that the node's stack hears, not to one whose frames the living
+    ovs-vswitchd has by AF_XDP."""
+    node = LocalNode(Settings(state_dir=str(tmp_path)), {})
+    site = ProviderSite(node, unserved_s=lambda: 60.0)
+    look = seen(moves={"eth1": move(addresses=(ADDRESS,), boot_id=node.store.boot_id())})
+    bridge, uplink, moved, polled = steps_of(replace(NET, port="afxdp", move_addresses="yes"), look, STORE)
+    record = Record("ready", "s", node_container("provider-network"), "net1", boot_id=node.store.boot_id())
+    heard, taken = replace(record, steps=(bridge, uplink, moved)), replace(record, steps=(bridge, uplink, moved, polled))
+    assert keep(site)(heard) == refuse("why", site)(heard) == (bridge, uplink)
+    assert keep(site)(taken) == taken.steps
+    with pytest.raises(InvalidConfig, match="why"):
+        refuse("why", site)(taken)
+    assert (site.cut_off_s(heard), site.cut_off_s(taken), site.cut_off_s(None)) == (60.0, 0.0, 60.0)
+
+
+def test_where_addresses_may_move() -> None:
+    """To a bridge that is made before them, or is served and has the port open; none moves to one that carries nothing."""
+    moves = {"eth1": move(addresses=(ADDRESS,))}
+    wanted = steps_of(replace(NET, move_addresses="yes"), seen(moves=moves), STORE)
+    made = wanted[:2]
+    assert may_move(wanted, seen(moves=moves))
+    assert may_move(wanted, seen(moves=moves, former=made))
+    assert not may_move(wanted, seen(moves=moves, former=made, is_open=False))
+    assert may_move(wanted, seen(moves=moves, former=wanted, is_served=False, switch_lives=False)), "they are there"
+    for lacking in ({"switch_lives": False}, {"is_served": False}):
+        with pytest.raises(Unavailable, match="eth1 keeps its addresses"):
+            may_move(wanted, seen(moves=moves, former=made, **lacking))
 
 
 @pytest.mark.parametrize("port", ["system", "afxdp"])

@@ -143,6 +143,27 @@ def test_how_long_the_switch_has_been_gone(monkeypatch: pytest.MonkeyPatch) -> N
     assert absence.forget() == absence.look() == 0
 
 
+def test_a_question_that_is_not_answered_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It neither begins the absence anew nor makes it one: without an answer the time counts from the last one."""
+    clock, state = [10.0], ["asked"]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    absence = SwitchAbsence(lambda: state[0])
+    assert absence.look() == 0
+    clock[0] += 1
+    assert absence.look() == 0
+    state[0] = "silent"
+    clock[0] += 2
+    assert absence.look() == 3
+    state[0] = "asked"
+    clock[0] += 1
+    assert absence.look() == 4
+    state[0] = "alive"
+    assert absence.look() == 0
+    state[0] = "asked"
+    clock[0] += 1
+    assert absence.look() == 0
+
+
 def test_whether_all_that_is_desired_is_known(tmp_path: Path) -> None:
     """What has lost its record goes only then: not while the API is down, nor while commands may have asked for more."""
     file, run_dir = tmp_path / "network.toml", f"{tmp_path}/run"

@@ -137,6 +137,7 @@ class PolledUplink(UplinkPort):
     kind: ClassVar[str] = "polled-uplink"
     from_switch: ClassVar[bool] = True
     leaves_dead_switch: ClassVar[bool] = True
+    takes_nic: ClassVar[bool] = True
 
     @property
     def summary(self) -> str:

@@ -49,7 +49,11 @@ class Step:
     left_by_application: ClassVar[bool] = False
     """Whether an application that dies leaves it, and its successor cannot start: it is looked at when the connection ends."""
     leaves_dead_switch: ClassVar[bool] = False
-    """Whether it must not stay while ovs-vswitchd is gone: it leads frames that the node needs to a switch that carries none."""
+    """Whether it must not stay while ovs-vswitchd is gone, or serves no bridge: it leads frames that the node needs to a switch
+    that carries none."""
+    takes_nic: ClassVar[bool] = False
+    """Whether the frames of the node's NIC reach ovs-vswitchd alone, as long as that lives: addresses that went back to the NIC
+    would hear nothing."""
     may_have_lease: ClassVar[bool] = False
     """Whether its attachment may have addresses that are not recorded."""
     abridged: ClassVar[tuple[str, ...]] = ()

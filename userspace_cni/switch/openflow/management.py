@@ -18,6 +18,16 @@ from userspace_cni.switch.openflow import openflow_messages
 from userspace_cni.switch.openflow.openflow_messages import OpenflowMessage
 
 
+def connect(connection: socket.socket, path: str) -> None:
+    """Connect by the directory's descriptor, because a socket's address has room for 107 bytes of path only. Raises OSError."""
+    at = Path(path)
+    directory = os.open(at.parent, os.O_PATH | os.O_CLOEXEC)
+    try:
+        connection.connect(f"/proc/self/fd/{directory}/{at.name}")
+    finally:
+        os.close(directory)
+
+
 class Management(Closing):
     """A connection to the bridge whose management socket is `path`, in one of these versions of OpenFlow; a context manager.
 
@@ -49,14 +59,8 @@ class Management(Closing):
         self._socket.close()
 
     def _connect(self) -> None:
-        """Connect by the directory's descriptor, because a socket's address has room for 107 bytes of path only."""
-        path = Path(self.path)
         try:
-            directory = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
-            try:
-                self._socket.connect(f"/proc/self/fd/{directory}/{path.name}")
-            finally:
-                os.close(directory)
+            connect(self._socket, self.path)
         except TimeoutError as error:
             raise self._broken(error) from error
         except OSError as error:
