@@ -27,7 +27,8 @@ def values_of(key: Key) -> str:
         return ", ".join(f"`{str(choice).lower() if key.kind is bool else choice}`" for choice in key.choices)
     if key.choices:
         return f"`{key.choices[0]}` to `{key.choices[-1]}`"
-    kind = {str: "text", int: "number", bool: "`true` or `false`", list: "list", dict: "object", object: "anything"}[key.kind]
+    kinds = {str: "text", int: "number", bool: "`true` or `false`", list: "list", dict: "object", object: "anything"}
+    kind = kinds.get(key.kind, "nothing")
     least, most = key.bounds or (None, None)
     if key.kind is int and key.bounds:
         return f"{'' if key.unset is None else f'{key.unset}, or '}{least} to {most}"

@@ -21,12 +21,13 @@ _NUMBER_MAX: Final = 1e6
 class SettingForm:
     """What a setting can be. `wrong` says why a value of the right type cannot be it, and what would be right; "" if it can.
 
-    `schema`: what JSON Schema can say of that beside the type. `normal`: a value in its one spelling.
+    `schema`: what JSON Schema can say of that beside the type; `partly`: which is not all. `normal`: a value in its one spelling.
     """
 
     wrong: Callable[[Any], str] = lambda _: ""
     schema: Mapping[str, Any] = field(default_factory=dict)
     normal: Callable[[Any], Any] = lambda value: value
+    partly: bool = False
 
 
 ANYTHING: Final = SettingForm()
@@ -59,12 +60,14 @@ POSITIVE: Final = SettingForm(
 LISTENED: Final = SettingForm(
     lambda text: "" if not text or _is_address(text) else "it must be HOST:PORT, with an IPv6 address as [ADDRESS]:PORT",
     {"pattern": f"^({_ADDRESS})?$"},
+    partly=True,
 )
 REMOTE: Final = SettingForm(
     lambda text: (
         "" if _is_remote(text) else f"it must be unix:/PATH, with a path of at most {SUN_PATH_MAX} bytes, or tcp:IP:PORT"
     ),
     {"pattern": f"^(unix:/.*|tcp:{_ADDRESS})$", "maxLength": len("unix:") + SUN_PATH_MAX},
+    partly=True,
 )
 REMOTES: Final = SettingForm(
     lambda text: (
@@ -76,7 +79,7 @@ REMOTES: Final = SettingForm(
 )
 """The addresses of a database that may be a cluster; "" for none."""
 NETWORK: Final = SettingForm(
-    lambda text: "" if _is_network(text) else "it must be a network, such as 10.96.0.0/12", {"pattern": "/"}
+    lambda text: "" if _is_network(text) else "it must be a network, such as 10.96.0.0/12", {"pattern": "/"}, partly=True
 )
 _NO_PATH: Final = "it must be an absolute path without '..'"
 FILE: Final = SettingForm(
@@ -99,7 +102,7 @@ def directory(*, empty: bool = False, root: bool = False, longest: int = 0) -> S
 
     pattern = rf"^(/(?!([^/]*/)*\.\.(/|$)).*{'' if root else '[^/.].*'}){'?' if empty else ''}$"
     schema = {"pattern": pattern, **({"maxLength": longest} if longest else {})}
-    return SettingForm(wrong, schema, lambda text: normalize_path(text) if text else text)
+    return SettingForm(wrong, schema, lambda text: normalize_path(text) if text else text, partly=bool(longest))
 
 
 def _is_network(text: str) -> bool:

@@ -71,19 +71,21 @@ _SUN_PATH_SPARE = 60
 class Setting:
     """What is known of a setting beside its default, whose type it has. `help`: one line.
 
-    `form`: what it can be, each item of a list. `own`: its variable of the environment, empty for the usual name; `fallback`: one
-    that says it where neither that nor a file does. `since`: the first release that reads it.
+    `form`: what it can be, each item of a list; `least`: how many items that has at least. `own`: its variable of the
+    environment, empty for the usual name; `fallback`: one that says it where neither that nor a file does. `since`: the first
+    release that reads it.
     """
 
     help: str
     form: SettingForm = ANYTHING
     own: str = ""
     fallback: str = ""
+    least: int = 0
     since: str = "0.1.0"
 
 
-def _setting(default: T, text: str, form: SettingForm = ANYTHING, *, own: str = "", fallback: str = "") -> T:
-    return field(default=default, metadata={_SETTING: Setting(text, form, own, fallback)})
+def _setting(default: T, text: str, form: SettingForm = ANYTHING, *, own: str = "", fallback: str = "", least: int = 0) -> T:
+    return field(default=default, metadata={_SETTING: Setting(text, form, own, fallback, least)})
 
 
 @dataclass(frozen=True)
@@ -230,7 +232,7 @@ class Settings:
     )
     kubeconfig_exec: bool = _setting(False, "whether a kubeconfig that a network names may run programs (exec plugins), as root")
     shared_dirs: tuple[str, ...] = _setting(
-        (), "directories below which `sharedDir` of a pod's network must lie; empty for the usual ones", directory()
+        (), "directories below which `sharedDir` of a pod's network must lie; without it the usual ones", directory(), least=1
     )
     devices_per_bridge: int = _setting(
         0, "how many devices of each bridge the kubelet is offered; 0 for no device plugin", between(0, _MANY)
@@ -367,9 +369,9 @@ def _from_text(key: str, text: str, default: object, where: str) -> object:
 def _checked(key: str, value: object, where: str, name: str = "") -> object:
     """Return `value` if `key`, which errors call `name`, can have it. Raises InvalidConfig naming both and `where` it stands."""
     if isinstance(value, tuple):
-        if not value and key == "shared_dirs":
+        if len(value) < TABLE[key][1].least:
             raise InvalidConfig(
-                f"{where}: 'shared_dirs' is empty", "to allow none, give a [[rule]] for all namespaces with 'directories = []'"
+                f"{where}: '{key}' is empty", "to allow none, give a [[rule]] for all namespaces with 'directories = []'"
             )
         return tuple(_checked(key, item, where, key.removesuffix("s")) for item in value)
     form = TABLE[key][1].form

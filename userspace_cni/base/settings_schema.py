@@ -8,6 +8,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass
 from typing import Any, Final, Literal
 
 from userspace_cni.base.gateways import READERS as OF_GATEWAYS
@@ -49,9 +50,11 @@ def settings_schema() -> dict[str, Any]:
 
 def _value(default: Any, setting: Setting) -> dict[str, Any]:
     schema: dict[str, Any] = {"description": setting.help, "$comment": f"since {setting.since}", "type": _TYPES[type(default)]}
-    schema["default"] = list(default) if isinstance(default, tuple) else default
     if isinstance(default, tuple):
-        return schema | {"items": {"type": "string", **setting.form.schema}}
+        items = {"items": {"type": "string", **setting.form.schema}}
+        can_be_empty = {"default": list(default)} if len(default) >= setting.least else {"minItems": setting.least}
+        return schema | can_be_empty | items
+    schema["default"] = default
     return schema | dict(setting.form.schema)
 
 
@@ -67,5 +70,5 @@ def _of_hint(hint: Any) -> dict[str, Any]:
         hint = next(each for each in typing.get_args(hint) if each is not types.NoneType)
     if typing.get_origin(hint) is Literal:
         return {"enum": [each for each in typing.get_args(hint) if each]}
-    kind = _TYPES.get(typing.get_origin(hint) or hint)
+    kind = "object" if is_dataclass(hint) else _TYPES.get(typing.get_origin(hint) or hint)
     return {"type": kind} if kind else {}

@@ -16,7 +16,7 @@ from userspace_cni.base.port_kinds import PortKind
 from userspace_cni.cni import keys
 from userspace_cni.cni.annotations import PodInterface, read_annotation, refusal
 from userspace_cni.cni.json_values import read_typed
-from userspace_cni.cni.network_keys import TABLE
+from userspace_cni.cni.network_keys import BURST_MAX, TABLE
 
 QDISC_RATE_MAX: Final = (2**32 - 1) * 8
 """What the kernel's own disciplines take of OVS before 3.2: bytes a second in 32 bits."""
@@ -132,6 +132,9 @@ def _read_rates(raw: Mapping[str, Any], place: str, netem: Netem | None = None) 
                 f"key '{place}.{key}' is {subnets!r}: a port's limit holds for all of its traffic", "remove it, or the limit"
             )
     values = {key: read_typed(raw, key, int, 0, path=f"{place}.") for key in keys.BANDWIDTH}
+    for key, value in values.items():
+        if value > BURST_MAX:
+            raise InvalidConfig(f"key '{place}.{key}' is {value}", f"it must be {BURST_MAX} at most")
     return read_rates(values, lambda key: f"key '{place}.{key}'", netem)
 
 
@@ -139,7 +142,7 @@ def _read_netem(raw: Mapping[str, Any], named: Callable[[str], str]) -> Netem | 
     """Read a worse line; None where all is 0."""
     bounds = {key.name: key.bounds[1] for key in TABLE if key.place == "netem" and key.bounds}
     for key, most in bounds.items():
-        value = raw.get(key) or 0
+        value = 0 if raw.get(key) is None else raw[key]
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
             raise InvalidConfig(f"{named(key)} is {value!r}", f"it must be a whole number from 0 to {most}")
     latency, jitter, loss, queue = (raw.get(key) or 0 for key in bounds)

@@ -12,6 +12,10 @@ from typing import Any, Final
 from userspace_cni.base.errors import InvalidConfig, Undecodable
 from userspace_cni.pod.mac import is_unicast, six_octets
 
+IDENTIFIER: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
+"""The name of a network, and a container's ID."""
+NETWORK_NAME_MAX: Final = 255
+"""It is in every row, record and metric of its attachments."""
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 OCTAL: Final = re.compile(r"(0o?)?[0-7]{3,4}")
 OBJECT: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")

@@ -12,7 +12,11 @@ from typing import Any, Final
 from userspace_cni.cni.network_keys import TABLE, Key
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-_TYPES: Final[Mapping[type[Any], str]] = {str: "string", int: "integer", bool: "boolean", list: "array", dict: "object"}
+_TYPES: Final[Mapping[type[Any], str]] = {
+    str: "string", int: "integer", bool: "boolean", list: "array", dict: "object", type(None): "null",
+}  # fmt: skip
+_NOTHING: Final[list[Any]] = [None, "", [], {}, False, 0]
+"""The values of a key that says nothing."""
 _LIMITS: Final = ("runtimeConfig.bandwidth", "bandwidth")
 """An object whose keys are those of another one."""
 _NETWORKS: Final = "serviceCIDRs"
@@ -28,7 +32,7 @@ def network_schema(consumers: Iterable[str]) -> dict[str, Any]:
         "title": "A network of CNI type 'userspace'",
         **top,
         "type": "object",
-        "required": ["cniVersion", "name", "type"],
+        "required": [key.name for key in TABLE if key.required and not key.place],
     }
 
 
@@ -56,18 +60,29 @@ def _same(place: str) -> str:
 def _value(key: Key, place: str) -> dict[str, Any]:
     path = f"{place}.{key.name}" if place else key.name
     described = f"{key.help}{f'; without it {key.default}' if key.default else ''}"
+    described += "".join(f"; needs {other}: {value}" for other, value in key.beside.items())
     schema: dict[str, Any] = {"description": described, "$comment": f"since {key.since}"}
-    if key.kind is dict and any(each.place == _same(path) for each in TABLE):
-        return schema | _object(path)
-    if key.kind is object:
-        return schema
-    kinds = [_TYPES[kind] for kind in (key.kind, key.also) if kind]
-    if not key.required:
-        kinds.append("null")
-    if key.choices:
-        return schema | {"enum": [*key.choices, *(("",) if key.kind is str else ()), None]}
-    schema["type"] = kinds
+    if any(each.place == _same(path) for each in TABLE) and key.kind is not list:
+        inner = _object(path)
+        if key.kind is object:
+            del inner["type"]
+        return schema | inner
+    if key.kind in (object, type(None)):
+        return schema | ({"enum": _NOTHING} if key.kind is not object else {"maxItems": key.bounds[1]} if key.bounds else {})
+    return schema | _typed_value(key, path)
+
+
+def _typed_value(key: Key, path: str) -> dict[str, Any]:
+    """What a value of one JSON type, or of two, can be."""
+    schema: dict[str, Any] = {}
     least, most = key.bounds or (None, None)
+    kinds = [_TYPES[kind] for kind in dict.fromkeys((key.kind, key.also, None if key.required else type(None))) if kind]
+    if key.choices:
+        unsaid = () if key.required else ("", None) if key.kind is str else (None,)
+        return schema | {"enum": [*key.choices, *unsaid]}
+    schema["type"] = kinds
+    if key.also is int:
+        schema["minimum"] = 0
     if key.kind is int and key.bounds:
         bounds = {"minimum": least, "maximum": most}
         return schema | (bounds if key.unset is None else {"anyOf": [{"enum": [key.unset, None]}, bounds]})

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, cast
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedVersion
 from userspace_cni.base.notices import Recipient
 from userspace_cni.cni import keys, outline
-from userspace_cni.cni.json_values import json_type, read_typed
+from userspace_cni.cni.json_values import IDENTIFIER, NETWORK_NAME_MAX, json_type, read_typed
 from userspace_cni.cni.network_keys import read
 from userspace_cni.cni.result import LATEST, SUPPORTED_VERSIONS
 from userspace_cni.pod.strict_json import JsonReader
@@ -41,11 +41,9 @@ _REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
     "VERSION": (),
 }
 _SINCE: Final = {"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
-_IDENTIFIER: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
 _VERSION: Final = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){0,2}")
 _POD_UID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 _IFNAME_BYTES = 15
-_NAME_MAX = 255
 _JSON: Final = JsonReader(deepest=99)
 _ATTACHMENTS_KEYS: Final = ("cni.dev/valid-attachments", "cni.dev/attachments")
 
@@ -178,8 +176,8 @@ def _validate_bytes(variables: Mapping[str, str]) -> None:
 
 
 def _validate_container_id(value: str) -> None:
-    if not _IDENTIFIER.fullmatch(value):
-        raise BadEnvironment("CNI_CONTAINERID is not a container ID", f"{value!r} does not match {_IDENTIFIER.pattern}")
+    if not IDENTIFIER.fullmatch(value):
+        raise BadEnvironment("CNI_CONTAINERID is not a container ID", f"{value!r} does not match {IDENTIFIER.pattern}")
 
 
 def _validate_ifname(value: str) -> None:
@@ -244,12 +242,12 @@ def read_network(stdin: bytes, verb: Verb) -> Network:
     raw = decode_words(stdin)
     name = read_typed(raw, "name", str, "")
     version = read_typed(raw, "cniVersion", str, "")
-    if not _IDENTIFIER.fullmatch(name):
-        what = "missing" if not name else f"{name!r}, which does not match {_IDENTIFIER.pattern}"
+    if not IDENTIFIER.fullmatch(name):
+        what = "missing" if not name else f"{name!r}, which does not match {IDENTIFIER.pattern}"
         raise InvalidConfig("the network has no valid name", f"key 'name' is {what}")
-    if len(name) > _NAME_MAX:  # it is in every row, record and metric of its attachments
+    if len(name) > NETWORK_NAME_MAX:
         raise InvalidConfig(
-            "the network has no valid name", f"key 'name' has {len(name)} characters, at most {_NAME_MAX} are taken"
+            "the network has no valid name", f"key 'name' has {len(name)} characters, at most {NETWORK_NAME_MAX} are taken"
         )
     version = _check_version(version, verb)
     ipam: str = read_typed(read_typed(raw, "ipam", dict, {}), "type", str, "", path="ipam.")
