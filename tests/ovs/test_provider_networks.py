@@ -418,6 +418,52 @@ def test_a_polled_nic_whose_row_cannot_be_written(wire: Wire, site: KeptNode, sw
     assert site.reconcile() == ()
 
 
+def test_killed_while_a_polled_nic_waits_for_the_switch(wire: Wire, site: KeptNode, switch: Switch) -> None:
+    """The spec goes while OVSDB is away, and the process that undoes it dies at each point: the addresses stay at the bridge as
+    long as ovs-vswitchd has the NIC's frames, and answer there when OVSDB is back."""
+    site.met(POLLED)
+    switch.stop_ovsdb()
+    try:
+        died = [site.killed(1), site.killed(2)]
+        assert site.reconcile()  # the next ones find that it was begun
+        for points in range(1, 60):
+            died.append(site.killed(points))
+            [status] = site.reconcile()
+            assert f"ovs-vswitchd may have the frames of {NIC} by AF_XDP still" in status.problem, f"killed {died[-1]}"
+            assert where(wire) == ["br-net1"], f"killed {died[-1]}"
+            if not died[-1]:
+                break
+        assert died == ["before writing deleting", "after writing deleting", "before undo polled-uplink", ""]
+    finally:
+        switch.restart_ovsdb()
+    assert wire.answers(NODE)
+    wait_until(lambda: not site.reconcile(), what="it is undone")
+    assert (where(wire), wire.answers(NODE), switch.bridges(), site.records()) == ([NIC], True, [], [])
+
+
+def test_killed_when_a_polled_nic_has_waited(wire: Wire, site: KeptNode, switch: Switch) -> None:
+    """ovs-vswitchd, for which the undo has waited, has ended: the process that gives the addresses back dies at each point, and
+    the next one ends with them on the NIC."""
+    died = []
+    for points in range(2, 60, 2):
+        site.met(POLLED)
+        switch.stop_ovsdb()
+        try:
+            assert site.reconcile()
+            switch.kill_vswitchd()
+            died.append(site.killed(points))
+            site.reconcile()
+            assert (where(wire), wire.answers(NODE)) == ([NIC], True), f"killed {died[-1]}"
+        finally:
+            switch.restart_ovsdb()
+            switch.restart_vswitchd()
+        wait_until(lambda: not site.reconcile(), what="it is undone")
+        assert (where(wire), wire.answers(NODE), switch.bridges()) == ([NIC], True, []), f"killed {died[-1]}"
+        if not died[-1]:
+            break
+    assert len(died) > 2
+
+
 def test_a_bond_and_virtual_devices(wire: Wire, site: KeptNode, switch: Switch) -> None:
     """Several NICs are one port. DPDK opens a NIC without addresses, and one that leads nowhere, by a virtual device."""
     with wired(switch.netns, (), (), nic="nic1", beyond="out1"):
