@@ -96,6 +96,57 @@ def test_the_spec_has_gone(wire: Wire, site: KeptNode, switch: Switch, network: 
     assert (wire.answers(NODE), switch.bridges(), site.records()) == (True, [], [])
 
 
+def test_settings_of_the_nic(wire: Wire, site: KeptNode, switch: Switch) -> None:
+    """The row of its port tells its MTU and offloads from before: they are restored, whether the spec stands or has gone."""
+    wire.on_node("ethtool", "-K", NIC, "gro", "on")
+    before = settings(wire)
+    assert "generic-receive-offload: on" in before
+    small = replace(MOVED, mtu=1400)
+    for onward in ((small,), ()):
+        site.met(small)
+        assert settings(wire) != before
+        [recorded] = Steps(site.records()[0].steps).uplinks
+        lose(site)
+        site.met(*onward)
+        assert [record.uplinks for record in site.records()] == [(recorded,)] * len(onward)
+        site.met()
+        assert settings(wire) == before
+        assert wire.answers(NODE)
+
+
+def settings(wire: Wire) -> list[str]:
+    """MTU and offloads of the NIC that OVS has changed."""
+    shown = [
+        *wire.on_node("ethtool", "-k", NIC).splitlines(),
+        *wire.on_node("ip", "link", "show", NIC).partition(" qdisc")[0].split(),
+    ]
+    return [each for each in shown if each.startswith("generic-receive-offload") or each.isdigit()]
+
+
+@pytest.mark.parametrize("network", [MOVED, POLLED], ids=["system", "afxdp"])
+@pytest.mark.parametrize("stands", [True, False], ids=["stands", "has gone"])
+def test_killed_while_it_is_recorded_again(
+    wire: Wire, site: KeptNode, switch: Switch, network: ProviderNetwork, stands: bool
+) -> None:
+    """kill -9 before and after each write and each effect: the node answers, and the next round goes on as if nothing had been
+    lost."""
+    before, died = (where(wire), tables(wire)), []
+    wanted = (network,) if stands else ()
+    for points in range(1, 60):
+        site.met(network)
+        lose(site)
+        died.append(site.killed(points, *wanted))
+        assert wire.answers(NODE), f"killed {died[-1]}"
+        site.met(*wanted)
+        assert (where(wire), site.drifts()) == (["br-net1"] if stands else [NIC], []), f"killed {died[-1]}"
+        assert wire.answers(NODE), f"killed {died[-1]}, and then reconciled"
+        if not died[-1]:
+            break
+    assert died[:2] == ["before writing ready", "after writing ready"]
+    site.met()
+    assert (where(wire), tables(wire), switch.bridges(), site.records()) == (*before, [], [])
+
+
 def test_an_address_that_a_person_gave_the_bridge_is_no_move(wire: Wire, site: KeptNode) -> None:
     """When no addresses were to move, the new record has no move, whatever address a person gave the bridge."""
     site.met(NET)

@@ -34,12 +34,13 @@ from userspace_cni.base.port_kinds import Datapath
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.host.netlink.link_messages import FoundLink
 from userspace_cni.host.netlink.node_kernel import NODE_PROTOCOL, Kernel, at_node
+from userspace_cni.host.netlink.route_messages import FoundRoute
 from userspace_cni.host.node_net.mtu import USUAL, node_mtu
 from userspace_cni.network.spec_list import GATEWAY, SETTINGS, TRANSLATION
 from userspace_cni.pod.mac import derive_mac
 
 if TYPE_CHECKING:
-    from userspace_cni.base.gateways import EgressGateway, Gateway
+    from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute
     from userspace_cni.node.local_node import LocalNode
     from userspace_cni.switch.ovsdb.switch_reads import BridgeLook
 
@@ -181,6 +182,8 @@ def _require_free(gateway: Gateway, record: Record | None, kernel: Kernel, *, is
                 f"gateway {gateway.port}: the node has a route to {route.route.dst}, which is in its subnet",
                 f"ip route show {route.route.dst}",
             )
+    # a route that is just as ours would be has lost its record
+    own_routes |= {each.dst for each in gateway.routes if _has_ours(routes, each)}
     taken = {dst for each in routes if (dst := str(each.route.dst)) not in own_routes or each.protocol != NODE_PROTOCOL}
     for wanted in gateway.routes:
         if wanted.dst in taken:
@@ -188,6 +191,11 @@ def _require_free(gateway: Gateway, record: Record | None, kernel: Kernel, *, is
         _require_neighbour(f"gateway {gateway.port}: the gw {wanted.gw} of its route", wanted.gw, gateway, kernel)
     if gateway.egress_gateway:
         _require_way(gateway, gateway.egress_gateway, former, kernel)
+
+
+def _has_ours(routes: Sequence[FoundRoute], wanted: StaticRoute) -> bool:
+    way = NODE_PROTOCOL, wanted.dst, wanted.gw
+    return any((each.protocol, str(each.route.dst), str(each.route.gw or "")) == way for each in routes)
 
 
 def _without(port: str, kernel: Kernel) -> dict[str, FoundLink]:

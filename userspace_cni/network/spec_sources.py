@@ -243,9 +243,20 @@ class SpecSources:
         specs = gateway_specs.specs(found.gateways, complete - refused, self._node)  # what is refused stays, and is translated
         for spec in specs:
             yield replace(spec, said_by=spec.said_by or "the gateways", content=contents.get(spec.name))
+        if any(spec.kind == TRANSLATION for spec in specs):
+            return
         left = next((record for record in records if key_of(record) == (TRANSLATION, gateway_specs.ALL)), None)
-        if left and not any(spec.kind == TRANSLATION for spec in specs):
-            yield Spec(TRANSLATION, gateway_specs.ALL, left.network, "the gateways", lambda _: ())
+        if left or (UNKNOWN in complete and self._has_unrecorded_table()):
+            source = left.network if left else SETTINGS
+            yield Spec(TRANSLATION, gateway_specs.ALL, source, "the gateways", lambda _: ())
+
+    def _has_unrecorded_table(self) -> bool:
+        """Whether there is a table of address translation, which has lost its record: no gateway needs it."""
+        try:
+            return self._node.switch.has_translation()
+        except UserspaceError as error:
+            say("debug", "whether a table of address translation is left is looked for later", error=error)
+            return False
 
     def _refused(self, found: SpecList) -> Iterable[Spec]:
         """Refused specs keep what they have: their plan refuses, too."""

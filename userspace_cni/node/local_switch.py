@@ -106,6 +106,13 @@ class LocalSwitch:
 
         return Left(self._installation, self._store, self.ports, kind, name).steps(deadline)
 
+    def has_translation(self) -> bool:
+        """Whether the table of the gateways' address translation is there. Raises UserspaceError."""
+        from userspace_cni.node.unrecorded_gateways import has_translation
+
+        settings = self._installation.settings
+        return has_translation(self._journal.identity(), settings.switch_netns, self._installation.root)
+
     def left_of_runs(self, deadline: Deadline) -> Mapping[RunId, tuple[str, tuple[Step, ...]]]:
         """What there is of each run, by marks and its directory's name. Raises Unavailable."""
         from userspace_cni.node.unrecorded import left_of_runs

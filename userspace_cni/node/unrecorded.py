@@ -2,7 +2,8 @@
 
 A record is written before the first row and dropped after the last one: so rows without one, seen under the lock of their
 attachment, have lost it (a file that cannot be read, an older state directory from a backup). Only rows of this state directory
-count. Addresses that a NIC had are with its bridge: they are found there, so that nothing takes the bridge away with them.
+count. Addresses that a NIC had are with its bridge: they are found there, so that nothing takes the bridge away with them. What a
+gateway has in the kernel is found by our protocol number (`unrecorded_gateways`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from userspace_cni.attachment.run_ids import PREFIX, RunId
+from userspace_cni.attachment.specs import UNKNOWN
 from userspace_cni.attachment.steps import (
     AddressMove,
     PolledUplink,
@@ -23,6 +25,7 @@ from userspace_cni.attachment.steps import (
     SocketDirectory,
     Step,
     Steps,
+    Translation,
     node_marks,
     owner_kind,
 )
@@ -30,13 +33,16 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.host.node_net import nics
 from userspace_cni.host.node_net.address_moves import table_of
 from userspace_cni.host.pod_net.ingress_drops import Drops
+from userspace_cni.node.unrecorded_gateways import UnrecordedGateway, translation
 from userspace_cni.switch.openflow.openflow_messages import cookie_of
+from userspace_cni.switch.ovsdb.rows.marks import is_nodes
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.attachment_store import AttachmentStore
     from userspace_cni.attachment.steps import UplinkPort
     from userspace_cni.host.node_net.nics import Nic
     from userspace_cni.node.installation import Installation
+    from userspace_cni.switch.ovsdb.switch_database import SwitchSession
     from userspace_cni.switch.ports import PortDriver
 
 Key = tuple[str, str]
@@ -52,6 +58,18 @@ def named_in_rows(ports: PortDriver, store: str, deadline: Deadline) -> frozense
     return frozenset((kind, name) for kind, _, name in (each.partition(" ") for each in found) if name)
 
 
+def gateways_in_rows(ports: PortDriver, deadline: Deadline) -> frozenset[tuple[str, str]]:
+    """Store and port of each gateway that has one, of any installation: the port has the spec's name. Raises Unavailable."""
+    from userspace_cni.ovsdb.database import every_name
+
+    def look(session: SwitchSession) -> frozenset[tuple[str, str]]:
+        rows = session.index.marks.items()
+        named = ((name, marks) for name, marks in rows if is_nodes(marks) and marks.get("spec", "").partition(" ")[2] == name)
+        return frozenset((marks.get("store", ""), name) for name, marks in named)
+
+    return ports.client.read(look, every_name(), "looking for the node's gateways", deadline)
+
+
 @dataclass(frozen=True)
 class Left:
     """What there is of the spec `kind` `name` on this node, by a fresh look."""
@@ -63,10 +81,14 @@ class Left:
     name: str
 
     def steps(self, deadline: Deadline) -> tuple[Step, ...]:
-        """Its steps, in the order of a plan; () where no row is of it. Raises UserspaceError."""
+        """Its steps, in the order of a plan; () where no row is of it, nor the table of address translation. Raises
+        UserspaceError."""
         from userspace_cni.ovsdb.database import every_name, with_ids
         from userspace_cni.switch.ovsdb.node_rows import steps_of_rows
 
+        if self.kind == Translation.kind:
+            settings, root = self.installation.settings, self.installation.root
+            return translation(self.store.journal.identity(), settings.switch_netns, root, deadline)
         marks = node_marks(self.kind, self.name, self.store.journal.identity())
         look = partial(steps_of_rows, marks=marks, switch_netns=self.installation.settings.switch_netns)
         # the replica may lag behind a process that has just undone all of it
@@ -77,7 +99,20 @@ class Left:
         polled = [each for each in uplinks if _is_polled(each) and any(move.nic in each.links for move in moves)]
         before = [(each, _before_polling(each)) for each in polled]
         plain = (next((former for now, former in before if now is step), step) for step in found)
-        return (*plain, *moves, *map(_polling, polled))
+        return (*plain, *self._of_gateway(found, deadline), *moves, *map(_polling, polled))
+
+    def _of_gateway(self, found: Sequence[Step], deadline: Deadline) -> tuple[Step, ...]:
+        """What the kernel has of it, if it is a gateway: its port has its name."""
+        if not any(port.name == self.name for port in Steps(found).ports):
+            return ()
+        records = self.store.journal.node_records()
+        recorded = Steps(tuple(step for record in records for step in record.steps))
+        known = {record.ifname for record in records if record.network != UNKNOWN and record.complete is not None}
+        others = gateways_in_rows(self.ports, deadline) - {(self.store.journal.identity(), self.name)}
+        alone = all(store == self.store.journal.identity() and name in known for store, name in others)
+        return UnrecordedGateway(
+            self.name, recorded, alone, self.installation.settings.switch_netns, self.installation.root
+        ).steps()
 
     def _moves(self, uplink: UplinkPort, found: Sequence[Step]) -> Iterator[AddressMove]:
         """The moves from its NICs, and before these from their VLAN sub-interfaces: where the NIC is cut off, is away, or shares
@@ -151,5 +186,5 @@ def _before_polling(uplink: UplinkPort) -> UplinkPort:
 
 
 def _polling(uplink: UplinkPort) -> PolledUplink:
-    interfaces = tuple(replace(each, polled="now") for each in uplink.interfaces)
+    interfaces = tuple(replace(each, polled="now", offloads=None, mtu=None) for each in uplink.interfaces)
     return PolledUplink(**{**vars(uplink), "interfaces": interfaces})

@@ -12,7 +12,7 @@ from tests.lab.frames.taps import SECONDS, socket_in
 from tests.lab.network.outside import Wire, wired
 from tests.lab.node.links import inside
 from tests.lab.node.node import Node
-from userspace_cni.attachment.specs import Spec, Specs
+from userspace_cni.attachment.specs import UNKNOWN, Spec, Specs
 from userspace_cni.base.gateways import Gateway
 from userspace_cni.base.provider_networks import ProviderNetwork
 from userspace_cni.base.settings import load
@@ -59,7 +59,7 @@ class Site:
 
     def keep(self, *gateways: Gateway, complete: bool = True, uplink: ProviderNetwork | None = None) -> dict[str, str]:
         """Reconcile these gateways and a provider network; the problem of each spec by name, "" for none."""
-        sources = frozenset({SETTINGS} if complete else ())
+        sources = frozenset({SETTINGS, UNKNOWN} if complete else ())
         wanted = specs([(SETTINGS, each) for each in gateways], sources, self.local)
         plans = {each.name: plan(each, Uplinked(self.local)) for each in [uplink] if each}
         before = [Spec(PROVIDER_NETWORK, name, SETTINGS, "", each) for name, each in plans.items()]

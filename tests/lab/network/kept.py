@@ -91,7 +91,7 @@ def _die_after(settings: Settings, networks: tuple[ProviderNetwork, ...], points
     with closing(TrippedDrivers(settings, {}, pass_by, resident=True)) as node:
         site = ProviderSite(node, lambda: gone_s)
         specs = [Spec(PROVIDER_NETWORK, each.name, SOURCE, "", plan(each, site), each) for each in networks]
-        statuses = Specs(node).reconcile(specs, {SOURCE})
+        statuses = Specs(node).reconcile(specs, {SOURCE, UNKNOWN})
         assert not any(each.problem for each in statuses if each.desired), statuses
 
 

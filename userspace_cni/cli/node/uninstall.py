@@ -33,6 +33,8 @@ from userspace_cni.cli.node.gc import collect, look
 from userspace_cni.cli.node.install import NAMES
 from userspace_cni.cli.node.installed import USUAL, DirectoryName, plugins
 from userspace_cni.cli.site import CommandRefused, NodeCommand, Site, open_site
+from userspace_cni.network.gateway_specs import ALL
+from userspace_cni.network.spec_list import TRANSLATION
 from userspace_cni.node import belongings
 from userspace_cni.routes.inspection import Inspector
 
@@ -213,6 +215,7 @@ def _undo_specs(site: Site) -> list[str]:
         keys = dict.fromkeys(map(key_of, records))
         with suppress(UserspaceError):  # `_unrecorded` tells of a switch that cannot be asked
             keys |= dict.fromkeys(sorted(site.node.switch.specs_in_rows(Deadline.after(SPEC_S))))
+        keys |= {(TRANSLATION, ALL): None}
         for key in keys:
             try:
                 undo(*key, site.node)

@@ -133,6 +133,12 @@ def look_at(kernel: NetlinkConnection, name: str, family: int) -> TableLook:
     return TableLook(found, {each.name: each for each in chains if each.table == name})
 
 
+def has_table(name: str, family: int, switch_netns: str, root: HostRoot = HERE) -> bool:
+    """Whether the switch's namespace has a table of that name and family. Raises UserspaceError."""
+    with _kernel(switch_netns, root, f"looking for table {name}") as kernel:
+        return _table(kernel, name, family) is not None
+
+
 def _table(kernel: NetlinkConnection, table: str, family: int = nftables.NETDEV) -> Table | None:
     return next((nftables.table(payload) for _, payload in _asked(kernel, nftables.get_table(table, family))), None)
 

@@ -25,7 +25,7 @@ from userspace_cni.switch.ovsdb.bridge_mirrors import mirrors_of
 from userspace_cni.switch.ovsdb.rows.bridge_row import HWADDR, datapath_of
 from userspace_cni.switch.ovsdb.rows.interface_row import DEVARGS
 from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, is_nodes
-from userspace_cni.switch.ovsdb.rows.uplink_row import RX_QUEUES
+from userspace_cni.switch.ovsdb.rows.uplink_row import RX_QUEUES, former_of
 from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 from userspace_cni.switch.ovsdb.switch_reads import bridge_of
 
@@ -116,8 +116,9 @@ def _port(session: SwitchSession, port: Any, marks: Mapping[str, str]) -> Uplink
 
 
 def _interface(row: Any) -> UplinkInterface:
-    index, devargs = _number(value_of(row, "external_ids").get(IFINDEX, "")), value_of(row, "options").get(DEVARGS, "")
-    return UplinkInterface(value_of(row, "name"), value_of(row, "type"), devargs, index=index)
+    marks, devargs = value_of(row, "external_ids"), value_of(row, "options").get(DEVARGS, "")
+    index, (mtu, offloads) = _number(marks.get(IFINDEX, "")), former_of(marks)
+    return UplinkInterface(value_of(row, "name"), value_of(row, "type"), devargs, index=index, offloads=offloads, mtu=mtu)
 
 
 def _mirrors(session: SwitchSession, ports: set[str], marks: Mapping[str, str]) -> Iterator[MirrorOutput]:

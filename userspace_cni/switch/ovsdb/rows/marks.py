@@ -30,11 +30,28 @@ that is there."""
 IFINDEX = "ifindex"
 """The mark of a kernel port: the index of the link that ovs-vswitchd has opened, which a link made anew has not."""
 
+FORMER_MTU = "former-mtu"
+FORMER_OFFLOADS = "former-offloads"
+"""The marks of an uplink's NIC: its MTU before another was asked for, and those of gro and lro that were on, with a comma
+between. A record that was lost is made again with them."""
+
 ATTACHED_MAC = "attached-mac"
 """The key of Interface.external_ids with the MAC of what is behind the port (ovs-vswitchd.conf.db(5)); no owner mark."""
 
 _OF_POD = ("pod-namespace", "pod-name", "pod-uid", "vm-name")
-MARKS = (*IDENTITY, OWNER_KIND, "schema", "boot-id", "netns", "netns-inode", "store", *_OF_POD, IFINDEX)
+MARKS = (
+    *IDENTITY,
+    OWNER_KIND,
+    "schema",
+    "boot-id",
+    "netns",
+    "netns-inode",
+    "store",
+    *_OF_POD,
+    IFINDEX,
+    FORMER_MTU,
+    FORMER_OFFLOADS,
+)
 """Every mark that we write; other keys of external_ids are another program's and stay as they are."""
 
 

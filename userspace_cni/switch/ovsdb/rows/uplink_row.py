@@ -13,12 +13,13 @@ from userspace_cni.base.provider_networks import VDEV, link_of
 from userspace_cni.ovsdb.columns import Columns, find_changed_columns, optional
 from userspace_cni.switch.ovsdb.rows.desired import DesiredBridge, DesiredInterface, DesiredPort, DesiredRows
 from userspace_cni.switch.ovsdb.rows.interface_row import AFXDP, DEVARGS
-from userspace_cni.switch.ovsdb.rows.marks import IFINDEX
+from userspace_cni.switch.ovsdb.rows.marks import FORMER_MTU, FORMER_OFFLOADS, IFINDEX
 from userspace_cni.switch.ovsdb.rows.switch_row import Abilities
 
 DPDK: Final = "dpdk"
 SYSTEM: Final = "system"
 RX_QUEUES: Final = "n_rxq"
+_MTU_DIGITS: Final = 5
 _TYPES: Final = (SYSTEM, AFXDP, DPDK)
 
 
@@ -70,8 +71,26 @@ def uplink_interface_columns(
         "type": kind,
         "options": {DEVARGS: interface.devargs or None, RX_QUEUES: str(step.rx_queues) if step.rx_queues else None},
         "mtu_request": optional(step.mtu or None),
-        "external_ids": dict(marks) | {IFINDEX: None if index is None else str(index)},
+        "external_ids": dict(marks) | {IFINDEX: None if index is None else str(index)} | _former(interface),
     }
+
+
+def _former(interface: UplinkInterface) -> dict[str, str | None]:
+    """The marks of what its NIC was; None takes one away. A step that polls the port leaves those that the port's own made."""
+    if interface.polled == "now":
+        return {}
+    mtu, offloads = interface.mtu, interface.offloads
+    return {
+        FORMER_MTU: None if mtu is None else str(mtu),
+        FORMER_OFFLOADS: None if offloads is None else ",".join(offloads),
+    }
+
+
+def former_of(external_ids: Mapping[str, str]) -> tuple[int | None, tuple[str, ...] | None]:
+    """MTU and offloads that the NIC had, by the marks of its row; None for what they do not say."""
+    mtu, offloads = external_ids.get(FORMER_MTU, ""), external_ids.get(FORMER_OFFLOADS)
+    known = None if offloads is None else tuple(each for each in offloads.split(",") if each in ("gro", "lro"))
+    return int(mtu) if mtu.isdecimal() and len(mtu) <= _MTU_DIGITS else None, known
 
 
 def desired_uplink(step: UplinkPort, marks: Mapping[str, str], indexes: Mapping[str, int]) -> DesiredRows:
