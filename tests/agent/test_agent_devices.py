@@ -189,7 +189,7 @@ def test_a_device_whose_former_pod_is_not_detached(live: LiveNode, kubelet: Kube
         assert device_behind(live, port_of(former)) == before
         with ListeningSocket(str(place_of(live, "br-dev-0") / port_of(later))) as listening:
             succeeded(live.run("DEL", on(live), sandbox, former, CNI_ARGS=POD.args))
-            assert listening.in_place()
+            assert listening.is_in_place()
             await_ovs(listening)
         succeeded(live.run("DEL", on(live), other, later))
     assert mounts_below(live.directory) == [str(place_of(live, "br-dev-0"))]

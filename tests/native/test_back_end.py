@@ -176,7 +176,7 @@ def test_detach(attach: Attach) -> None:
     front_end.detach()
     with pytest.raises(Disconnected):
         back_end.pairs[0].wait(60)
-    wait_until(lambda: not back_end.alive() and lib.fp_guard_count() == 0)
+    wait_until(lambda: not back_end.is_alive() and lib.fp_guard_count() == 0)
     with pytest.raises(Disconnected):
         back_end.pairs[0].send_frames([bytes(60)])
 
@@ -288,7 +288,7 @@ def test_silent_connections_are_cheap(place: str) -> None:
             with FrontEnd.connect(place) as front_end, accepted.result(60) as back_end:
                 back_end.wait_started(10)
                 assert _carry(front_end.pairs[0], back_end.pairs[0], [bytes(60)]) == [bytes(60)]
-        assert all(each.alive() for each in back_ends)
+        assert all(each.is_alive() for each in back_ends)
 
 
 def test_listener_is_closed_while_it_accepts(place: str) -> None:
@@ -320,7 +320,7 @@ def test_no_more_descriptors(place: str) -> None:
                 _accept_all(listener, stack)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert first.alive()
+        assert first.is_alive()
         stack.enter_context(listener.accept(60))
 
 

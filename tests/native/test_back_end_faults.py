@@ -106,7 +106,7 @@ def test_what_cannot_be_sent_to(ends: tuple[Lender, BackEnd], case: str) -> None
 def _is_over(lender: Lender, back_end: BackEnd, fault: RingFault, reason: BreachReason) -> None:
     assert fault.reason == reason, fault
     assert lender.hung_up_on()
-    failure = wait_until(back_end.failed)
+    failure = wait_until(back_end.why_failed)
     assert isinstance(failure, RingFault)
     assert failure.reason == reason
     with pytest.raises(RingFault):
@@ -169,7 +169,7 @@ def test_memory_shrunk_before_the_rings_start(ends: tuple[Lender, BackEnd]) -> N
     os.ftruncate(lender.memfd, 0)
     lender.start(0)
     assert lender.hung_up_on()
-    failure = wait_until(back_end.failed)
+    failure = wait_until(back_end.why_failed)
     assert isinstance(failure, PeerError)
     assert failure.reason == BreachReason.MEMORY_GONE
 
@@ -212,7 +212,7 @@ def test_one_front_end_dies_alone(ends: tuple[Lender, BackEnd]) -> None:
             back_end.pairs[0].receive_frames()
         _tx(other, Buffer(MEMORY, 112))
         assert healthy.pairs[0].receive_frames() == [bytes(100)]
-        assert healthy.alive()
+        assert healthy.is_alive()
 
 
 @pytest.mark.parametrize("which", ["call", "kick"])

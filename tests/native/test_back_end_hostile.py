@@ -261,7 +261,7 @@ def test_what_cannot_be_said(ends: tuple[Lender, BackEnd], case: str) -> None:
     reason, act = SAID[case]
     act(lender)
     assert lender.hung_up_on()
-    failure = wait_until(back_end.failed)
+    failure = wait_until(back_end.why_failed)
     assert isinstance(failure, PeerError), failure
     assert failure.reason == reason, failure
     with pytest.raises(PeerError):
@@ -274,7 +274,7 @@ def test_refusal_is_answered_when_an_answer_is_wanted(ends: tuple[Lender, BackEn
     for request in (VhostRequest.SET_LOG_BASE, VhostRequest.POSTCOPY_ADVISE, VhostRequest.ADD_MEM_REG, 4711):
         assert lender.ask(request, bytes(8), [lender.memfd]) == 1
     assert lender.ask(VhostRequest.SET_OWNER) == 0
-    assert back_end.alive()
+    assert back_end.is_alive()
 
 
 def test_fault_is_answered_before_the_end(ends: tuple[Lender, BackEnd]) -> None:
@@ -290,9 +290,9 @@ def test_silent_front_end_has_no_effect(ends: tuple[Lender, BackEnd]) -> None:
     assert back_end.pairs[0].receive_frames() == []
     assert back_end.pairs[0].send_frames([bytes(60)]) == 0
     assert not back_end.pairs[0].wait(0.01)
-    assert back_end.alive()
+    assert back_end.is_alive()
     back_end.close()
-    assert not back_end.alive()
+    assert not back_end.is_alive()
 
 
 def test_front_end_that_reads_no_answers() -> None:
@@ -306,7 +306,7 @@ def test_front_end_that_reads_no_answers() -> None:
         def ask() -> bool:
             with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
                 theirs.send(question)
-            return back_end.failed() is not None
+            return back_end.why_failed() is not None
 
         wait_until(ask)
 
@@ -319,7 +319,7 @@ def test_disk_file_that_is_full_or_gone(ends: tuple[Lender, BackEnd]) -> None:
         lender.negotiate()
         lender.share(fds=[file.fileno()])
         assert lender.ask(VhostRequest.SET_OWNER) == 0
-    assert back_end.alive()
+    assert back_end.is_alive()
 
 
 def test_sealed_against_writing(ends: tuple[Lender, BackEnd]) -> None:
@@ -331,5 +331,5 @@ def test_sealed_against_writing(ends: tuple[Lender, BackEnd]) -> None:
     lender.share(fds=[fd])
     os.close(fd)
     assert lender.hung_up_on()
-    failure = wait_until(back_end.failed)
+    failure = wait_until(back_end.why_failed)
     assert "sealed" in str(failure)

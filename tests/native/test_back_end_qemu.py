@@ -157,7 +157,7 @@ def test_boot_reset_and_kill(place: Path) -> None:
         wait_until(lambda: back_end.list_started() == (), _STEP_S)
         back_end.wait_started(_STEP_S)
         _lease(back_end.pairs[0])
-        assert back_end.alive()
+        assert back_end.is_alive()
         process.kill()
         with pytest.raises(Disconnected):
             wait_until(lambda: back_end.pairs[0].wait(1) and not back_end.pairs[0].receive_frames(), _STEP_S)

@@ -87,4 +87,4 @@ def test_frames_come_back(path: Path, options: FrontEndOptions, dials: bool) -> 
             for length in (14, 60, 64, 300, 1500):
                 assert comes_back(front_end, bytes(number % 251 for number in range(length)))
             front_end.reattach(60)
-            assert front_end.alive()
+            assert front_end.is_alive()

@@ -132,7 +132,7 @@ def _send(lender: Lender, messages: list[Message], root: int) -> None:
 def _end(lender: Lender, back_end: BackEnd) -> None:
     with suppress(OSError):
         lender.sock.shutdown(socket.SHUT_RDWR)
-    failure = wait_until(back_end.failed)
+    failure = wait_until(back_end.why_failed)
     with suppress(InvalidArgument):  # outside of a trial of hypothesis
         event(f"{type(failure).__name__} {getattr(failure, 'reason', '')}")
     assert isinstance(failure, PeerError | Disconnected), repr(failure)

@@ -89,10 +89,10 @@ def test_the_leader_is_written_to_and_followed(cluster: Cluster, resident: bool)
     try:
         add(client, "s1")
         former = cluster.leader
-        assert client.status().remote == cluster.address(former)
+        assert client.require_session().remote == cluster.address(former)
         cluster.kill(former)
         wait_until(added, what="a write to another server")
-        assert client.status().remote == cluster.address(cluster.leader)
+        assert client.require_session().remote == cluster.address(cluster.leader)
         assert switches(client) == {"s1", "s2"}
     finally:
         client.close()
@@ -113,7 +113,7 @@ def test_an_address_without_a_server_is_passed_over(cluster: Cluster, tmp_path: 
     client = Client(f"unix:{tmp_path}/none,{cluster.remote}", NORTHBOUND)
     try:
         add(client, "s3")
-        assert client.status().remote == cluster.address(cluster.leader)
+        assert client.require_session().remote == cluster.address(cluster.leader)
     finally:
         client.close()
 

@@ -67,7 +67,7 @@ def soon() -> Deadline:
 
 
 def add(client: NorthboundClient, name: str) -> None:
-    client.status().transact([AddSwitch(client.status(), name)], soon())
+    client.require_session().transact([AddSwitch(client.require_session(), name)], soon())
 
 
 def test_one_of_two_writes(database: NorthboundDatabase, connect: Connect) -> None:
@@ -75,7 +75,7 @@ def test_one_of_two_writes(database: NorthboundDatabase, connect: Connect) -> No
     told: list[bool] = []
     got = threading.Event()
     first = connect()
-    wait_until(lambda: first.status().holds_lock)
+    wait_until(lambda: first.require_session().holds_lock)
 
     def hear(held: bool) -> None:
         told.append(held)
@@ -86,7 +86,7 @@ def test_one_of_two_writes(database: NorthboundDatabase, connect: Connect) -> No
     add(first, "a")
     with pytest.raises(LockNotHeld, match="another session has lock 'mine'"):
         add(second, "b")
-    wait_until(lambda: second.status().look(lambda session: session.row(SWITCH, "a")))
+    wait_until(lambda: second.require_session().look(lambda session: session.row(SWITCH, "a")))
     first.close()
     assert got.wait(60)
     add(second, "c")
@@ -97,9 +97,9 @@ def test_one_of_two_writes(database: NorthboundDatabase, connect: Connect) -> No
 def test_the_server_refuses_a_session_that_only_believes(database: NorthboundDatabase, connect: Connect) -> None:
     """A deposed leader that has not heard of it yet writes nothing."""
     first = connect()
-    wait_until(lambda: first.status().holds_lock)
+    wait_until(lambda: first.require_session().holds_lock)
     second = connect()
-    second.status().replica.has_lock = True
+    second.require_session().replica.has_lock = True
     with pytest.raises(LockNotHeld):
         add(second, "b")
     assert database.nbctl("ls-list") == ""
@@ -109,12 +109,12 @@ def test_a_new_session_asks_for_the_lock_again(database: NorthboundDatabase, con
     """After the server was started again; the loss is told, too."""
     told: list[bool] = []
     client = connect(told.append)
-    wait_until(lambda: client.status().holds_lock)
+    wait_until(lambda: client.require_session().holds_lock)
     database.stop()
     wait_until(lambda: not client.connected)
     database.start()
     client.connect(soon())
-    wait_until(lambda: client.status().holds_lock)
+    wait_until(lambda: client.require_session().holds_lock)
     add(client, "a")
     assert told == [True, False, True]
 
@@ -122,7 +122,7 @@ def test_a_new_session_asks_for_the_lock_again(database: NorthboundDatabase, con
 def test_locks_of_other_names_are_others(connect: Connect) -> None:
     """Programs that name another one do not wait for each other."""
     first, second = connect(), connect(name="other")
-    wait_until(lambda: first.status().holds_lock and second.status().holds_lock)
+    wait_until(lambda: first.require_session().holds_lock and second.require_session().holds_lock)
 
 
 @pytest.mark.parametrize("name", ["userspace-cni", "", "1st", "a b"])

@@ -115,7 +115,9 @@ class AddPort(Command[Session[Told]]):
 
     def run_idl(self, txn: Draft) -> None:
         row = self.api.row(SWITCHES, self._switch)
-        txn.part(Ports, self._switch, lambda: Ports(row)).added.append(txn.write("Logical_Switch_Port", {"name": self.target}))
+        txn.share_part(Ports, self._switch, lambda: Ports(row)).added.append(
+            txn.write("Logical_Switch_Port", {"name": self.target})
+        )
 
 
 class Hold(Command[Session[Told]]):
@@ -207,19 +209,19 @@ def test_the_index_is_told(database: NorthboundDatabase, connect: Connect) -> No
     database.nbctl("ls-add", "before")
     all_rows, chosen = connect(resident=True), connect()
     all_rows.connect(soon())
-    told = all_rows.status().index
+    told = all_rows.require_session().index
     assert told.everything
     assert told.names[SWITCHES, "before"]
     assert not told.changes
     database.nbctl("ls-add", "since")
-    assert all_rows.status().watch(SWITCHES, "since", lambda: told.names.get((SWITCHES, "since"))).wait(60) is not None
+    assert all_rows.require_session().watch(SWITCHES, "since", lambda: told.names.get((SWITCHES, "since"))).wait(60) is not None
     assert told.changes == [(SWITCHES, "create")]
     database.nbctl("ls-del", "before")
-    gone = all_rows.status().watch(SWITCHES, "before", lambda: True if told.names[SWITCHES, "before"] is None else None)
+    gone = all_rows.require_session().watch(SWITCHES, "before", lambda: True if told.names[SWITCHES, "before"] is None else None)
     assert gone.wait(60)
     assert told.changes[1:] == [(SWITCHES, "delete")]
     chosen.use(lambda session: session.transact([MakeSwitch(session, "mine")], soon()), named("mine"), "a test", soon())
-    assert set(chosen.status().index.names) == {(SWITCHES, "mine"), ("NB_Global", "")}
+    assert set(chosen.require_session().index.names) == {(SWITCHES, "mine"), ("NB_Global", "")}
 
 
 def test_a_row_that_changes_meanwhile(database: NorthboundDatabase, connect: Connect) -> None:

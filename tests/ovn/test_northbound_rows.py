@@ -84,7 +84,7 @@ def soon() -> Deadline:
 
 def session_of(client: NorthboundClient) -> NorthboundSession:
     client.connect(soon())
-    return client.status()
+    return client.require_session()
 
 
 def test_rows_are_made_in_one_transaction(database: NorthboundDatabase, connect: Callable[[], NorthboundClient]) -> None:
@@ -183,7 +183,7 @@ def test_a_server_with_an_older_schema(authority: Authority) -> None:
         with older(directory, schema, authority) as served:
             client = northbound_client(served.remote("unix"))
             write_rows(client, RowPlan([each for each in DESIRED if each.key != GROUP], "cluster"), soon())
-            assert not client.status().replica.has(LOAD_BALANCER_GROUP, "name")
+            assert not client.require_session().replica.has(LOAD_BALANCER_GROUP, "name")
             client.close()
             assert "join" in served.nbctl("ls-list")
         del schema["tables"][SWITCH_PORT]["columns"]["port_security"]

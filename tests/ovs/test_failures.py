@@ -102,9 +102,9 @@ def test_a_process_exits_though_the_database_hangs(own_switch: Switch) -> None:
         "from userspace_cni.switch.ports import PortDriver\n"
         "from userspace_cni.base.deadline import Deadline\n"
         "from userspace_cni.base.errors import Unavailable\n"
-        "d = PortDriver(switch_client(sys.argv[1]), sys.argv[2], lambda: 's'); d.vhost_sock_dir(Deadline.after(60))\n"
+        "d = PortDriver(switch_client(sys.argv[1]), sys.argv[2], lambda: 's'); d.read_vhost_sock_dir(Deadline.after(60))\n"
         "print('open', flush=True); sys.stdin.readline()\n"
-        "try:\n    d.vhost_sock_dir(Deadline.after(0.5))\nexcept Unavailable:\n    print('unavailable', flush=True)\n"
+        "try:\n    d.read_vhost_sock_dir(Deadline.after(0.5))\nexcept Unavailable:\n    print('unavailable', flush=True)\n"
     )
     argv = [sys.executable, "-c", code, own_switch.ovsdb, own_switch.rundir]
     with subprocess.Popen(argv, cwd=ROOT, stdin=-1, stdout=-1, stderr=-1, text=True) as process:
@@ -264,7 +264,7 @@ def test_a_switch_without_dpdk_does_not_serve(own_switch: Switch, connect: Conne
 
 def test_a_deadline_that_has_passed_does_nothing(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """A call whose deadline has passed is Unavailable and sends nothing."""
-    driver.vhost_sock_dir(soon())
+    driver.read_vhost_sock_dir(soon())
     with pytest.raises(Unavailable, match="out of time"):
         attach(driver, port(), Deadline.after(0))
     assert switch.bridges() == []

@@ -117,7 +117,7 @@ def test_frames_in_both_directions(switch: Switch, attach: Attach, kind: str) ->
     wait_until(lambda: is_up(switch, "vhost-a") and is_up(switch, "vhost-b"), what="links up")
     assert a.peer.pid == switch.vswitchd_pid
     assert Feature.IN_ORDER in a.features
-    assert a.alive()
+    assert a.is_alive()
 
 
 def test_a_port_that_reflects(switch: Switch, attach: Attach) -> None:
@@ -235,7 +235,7 @@ def test_a_switch_that_ends(own_switch: Switch, end: str) -> None:
                 own_switch.kill_vswitchd()
             with pytest.raises(Disconnected, match="hung up"):
                 _wait_for_end(own_switch, pair, end)
-            assert not front_end.alive()
+            assert not front_end.is_alive()
             if end == "kill":
                 own_switch.restart_vswitchd()
             front_end.reattach(30)

@@ -104,7 +104,7 @@ class Callers:
 def queued(driver: PortDriver, session: SwitchSession | None = None) -> Iterator[Callers]:
     """All calls made in this block are queued before the session's thread takes its next group."""
     driver.connect(soon())
-    session = session or driver.client.status()
+    session = session or driver.client.require_session()
     callers, hold = Callers(), Hold(session)
     keeper = threading.Thread(target=lambda: session.transact([hold], soon()))
     keeper.start()
@@ -210,7 +210,7 @@ def test_a_bridge_is_made_with_one_datapath(switch: Switch, grouping: PortDriver
     other = replace(port(2), datapath="system")
     with queued(grouping) as callers:
         callers.call(lambda: attach(grouping, port(1), soon()))
-        wait_until(lambda: len(grouping.client.status()._queue) == 1, what="the first one waits")
+        wait_until(lambda: len(grouping.client.require_session()._queue) == 1, what="the first one waits")
         callers.call(lambda: attach(grouping, other, soon()))
     made, refused = callers.join()
     assert made is None
@@ -221,7 +221,7 @@ def test_a_bridge_is_made_with_one_datapath(switch: Switch, grouping: PortDriver
 def test_a_bug_in_one_command_is_its_callers_alone(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """An unexpected exception reaches only the caller whose command raised it; the others' ports are made."""
     with queued(driver) as callers:
-        session = driver.client.status()
+        session = driver.client.require_session()
         callers.call(lambda: attach(driver, port(1), soon()))
         callers.call(lambda: session.transact([Buggy(session)], soon()))
         callers.call(lambda: attach(driver, port(2), soon()))
@@ -239,7 +239,7 @@ def test_one_port_is_never_written_twice_in_a_transaction(
     """Two calls for the same port run after each other, in the order in which they came."""
     with queued(grouping) as callers:
         callers.call(lambda: attach(grouping, port(tag=5), soon()))
-        session = grouping.client.status()
+        session = grouping.client.require_session()
         wait_until(lambda: len(session._queue) == 1, what="the first one waits")
         callers.call(lambda: attach(grouping, port(tag=6), soon()))
     assert callers.join() == [None, None]
@@ -345,7 +345,9 @@ def test_no_call_waits_for_the_deadline_of_another(own_switch: Switch, connect: 
     with queued(driver) as callers:
         hasty = callers.call(lambda: driver.apply(port(1), Deadline.after(1)))
         callers.call(lambda: attach(driver, port(2), patient))
-        callers.call(lambda: driver.client.status().transact([Pause(driver.client.status(), own_switch)], patient))
+        callers.call(
+            lambda: driver.client.require_session().transact([Pause(driver.client.require_session(), own_switch)], patient)
+        )
     try:
         hasty.thread.join(60)
         assert isinstance(hasty.error, Unavailable)
@@ -380,7 +382,11 @@ def test_a_server_that_hangs_for_all_ends_the_session(own_switch: Switch, connec
     with queued(driver) as callers:
         for number in (1, 2, 3):
             callers.call(lambda number=number: driver.apply(port(number), Deadline.after(1)))  # type: ignore[misc]
-        callers.call(lambda: driver.client.status().transact([Pause(driver.client.status(), own_switch)], Deadline.after(1)))
+        callers.call(
+            lambda: driver.client.require_session().transact(
+                [Pause(driver.client.require_session(), own_switch)], Deadline.after(1)
+            )
+        )
     try:
         errors = callers.join()
         assert [type(error) for error in errors] == [Unavailable] * 4

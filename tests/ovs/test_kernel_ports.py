@@ -33,7 +33,7 @@ def driver(switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> 
 
 def remove(driver: PortDriver, step: OvsPort) -> None:
     """Do the first of the two transactions for a link that was made anew."""
-    session = driver.client.status()
+    session = driver.client.require_session()
     command = Put(session, desired_port(step, {**driver.list_owned()[LINK], "ifindex": "77"}))
     session.transact([command], soon())
     assert command.stale
@@ -138,12 +138,12 @@ def test_a_datapath_that_the_kernel_lacks_is_an_error(switch: Switch, driver: Po
 
 def test_the_switch_says_what_it_can_do(driver: PortDriver) -> None:
     """The kinds of port that this switch opens are supported; afxdp and vdevs are not, on the kernel's datapath."""
-    able = driver.able(soon())
-    assert [able.lacks(kind, "netdev") for kind in KINDS] == [""] * len(KINDS)
-    assert able.lacks("system", "system") == ""
-    assert "opens links as system, not as afxdp" in able.lacks("afxdp", "system")
-    assert "no afxdp" in replace(able, interface_types=frozenset({"dpdk"})).lacks("afxdp", "netdev")
-    assert replace(able, dpdk=False).lacks("af_xdp", "netdev") == "ovs-vswitchd runs without DPDK"
+    able = driver.read_abilities(soon())
+    assert [able.why_unable(kind, "netdev") for kind in KINDS] == [""] * len(KINDS)
+    assert able.why_unable("system", "system") == ""
+    assert "opens links as system, not as afxdp" in able.why_unable("afxdp", "system")
+    assert "no afxdp" in replace(able, interface_types=frozenset({"dpdk"})).why_unable("afxdp", "netdev")
+    assert replace(able, dpdk=False).why_unable("af_xdp", "netdev") == "ovs-vswitchd runs without DPDK"
 
 
 @pytest.mark.parametrize("anew", [False, True], ids=["new port", "port of a former link"])

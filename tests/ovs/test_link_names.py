@@ -296,7 +296,7 @@ def test_the_link_of_a_bridge_that_another_caller_has_made_meanwhile(
     driver = connect(switch, links=SwitchLinks(switch.netns), resident=True)
     switch.vsctl("add-br", BRIDGE, "--", "set", "Bridge", BRIDGE, "datapath_type=netdev")
     driver.connect(soon())
-    session = driver.client.status()
+    session = driver.client.require_session()
     wait_until(lambda: BRIDGE in session.index.bridge_marks, what="the replica has the bridge")
     held = LinkNames(SwitchLinks(switch.netns), ReadBack(driver.daemon))
     held.hold(BRIDGE, session, soon(), gets_tap=True)
@@ -317,7 +317,7 @@ def test_a_caller_that_is_stopped_while_it_takes_the_name(
         assert go_on.wait(60)
         return set_alias(name, alias)
 
-    driver.able(soon())
+    driver.read_abilities(soon())
     with ThreadPoolExecutor(1) as thread:
         with monkeypatch.context() as patch:
             patch.setattr(links_of_the_kernel, "set_alias", mark)

@@ -41,7 +41,7 @@ def gateway() -> OvsPort:
 def test_rows_that_a_silent_switch_has_never_seen(own_switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]) -> None:
     """When rows are added and deleted while ovs-vswitchd hangs, the links that were made for it are deleted with them."""
     bridges, own = own_bridge(own_switch, driver)
-    driver.able(soon())
+    driver.read_abilities(soon())
     own_switch.pause_vswitchd()
     try:
         for step, name in ((port(), BRIDGE), (gateway(), "gw0")):
@@ -110,7 +110,7 @@ def test_a_switch_that_dies_between_rows_and_opening(
     own_switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]
 ) -> None:
     """The next ovs-vswitchd opens the link that was made for the dead one."""
-    driver.able(soon())
+    driver.read_abilities(soon())
     own_switch.pause_vswitchd()
     rest = driver.apply(port(), soon())
     made = tap(own_switch.netns, BRIDGE)
@@ -142,7 +142,7 @@ def test_a_bridge_that_an_administrator_makes_at_the_same_moment(
     own_switch: Switch, driver: PortDriver, port: Callable[..., OvsPort]
 ) -> None:
     """The administrator's bridge opens the link that was made for ours; it remains the administrator's and stays."""
-    driver.able(soon())
+    driver.read_abilities(soon())
     assert SwitchLinks(own_switch.netns).take(BRIDGE)
     own_switch.vsctl("add-br", BRIDGE, "--", "set", "Bridge", BRIDGE, "datapath_type=netdev")
     attach(driver, port(), soon())

@@ -375,13 +375,13 @@ def test_one_purge_for_a_group(switch: Switch, connect: Callable[..., PortDriver
     for number in range(1, 9):
         attach(driver, port(number), soon())
     asked: list[str] = []
-    command = driver.daemon.command
+    command = driver.daemon.run_command
 
     def counted(method: str, *params: str, deadline: Deadline) -> str:
         asked.append(method)
         return command(method, *params, deadline=deadline)
 
-    driver.daemon.command = counted  # type: ignore[method-assign]
+    driver.daemon.run_command = counted  # type: ignore[method-assign]
     rests = [driver.apply(source(port(number)), soon()) for number in range(1, 9)]
     for rest in reversed(rests):  # the last change is in force before any purge
         rest()
@@ -436,6 +436,6 @@ def test_a_short_lived_process_replicates_only_its_mirrors(switch: Switch, drive
     beside = PortDriver(client, switch.rundir, lambda: STORE)
     try:
         attach(beside, port(3), soon())
-        assert client.status().look(lambda session: len(session.tables["Mirror"].rows)) == 0
+        assert client.require_session().look(lambda session: len(session.tables["Mirror"].rows)) == 0
     finally:
         beside.close()

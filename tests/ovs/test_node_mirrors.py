@@ -22,7 +22,7 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.network.mirror_specs import specs
 from userspace_cni.network.spec_list import SETTINGS
 from userspace_cni.node.local_node import LocalNode
-from userspace_cni.switch.node_ports import node_ports
+from userspace_cni.switch.node_ports import list_node_ports
 from userspace_cni.switch.ports import PortDriver
 
 MakePort = Callable[..., OvsPort]
@@ -106,7 +106,7 @@ def test_an_output_keeps_its_mtu(switch: Switch, connect: Callable[..., PortDriv
     switch.vsctl("clear", "Interface", "mirror0", "mtu_request")
     wait_until(lambda: switch.interface("mirror0")["admin_state"] == "up", what="OVS to say that it is up")
     wait_until(lambda: veths()["mirror0"].mtu == 1400, what="what OVS does by itself")
-    [found] = [each for each in node_ports(driver.client, "br-test", soon()) if each.name == "mirror0"]
+    [found] = [each for each in list_node_ports(driver.client, "br-test", soon()) if each.name == "mirror0"]
     assert found.mtu == 0
     assert mirrors.keep(ALL) == {}
     wait_until(lambda: veths()["mirror0"].mtu == 1500, what="the MTU that it asks for")
@@ -201,7 +201,7 @@ def test_an_output_that_was_deleted_is_made_again_as_it_was(switch: Switch, resi
     [spec] = specs([(SETTINGS, ALL)], mirrors.node)
     with paused_vswitchd(switch):
         switch.vsctl("--no-wait", "del-port", "mirror0")
-        wait_until(lambda: "mirror0" not in resident.client.status().index.marks, what="the replica to know")
+        wait_until(lambda: "mirror0" not in resident.client.require_session().index.marks, what="the replica to know")
         [step] = spec.plan(record)
     assert isinstance(step, OvsPort)
     assert step.interface.type == "internal"
@@ -226,7 +226,7 @@ def test_the_link_of_a_port_of_others_that_was_deleted_is_no_output(
     planning = threading.Thread(target=plan)
     with paused_vswitchd(switch):
         switch.vsctl("--no-wait", "del-port", "mirror0")
-        wait_until(lambda: "mirror0" not in resident.client.status().index.marks, what="the replica to know")
+        wait_until(lambda: "mirror0" not in resident.client.require_session().index.marks, what="the replica to know")
         number = switch.rows("Open_vSwitch")[0]["next_cfg"]
         planning.start()
         wait_until(lambda: planned or switch.rows("Open_vSwitch")[0]["next_cfg"] > number, what="ovs-vswitchd is awaited")

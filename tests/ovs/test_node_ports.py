@@ -18,7 +18,7 @@ from userspace_cni.base.errors import NameTaken, SwitchRefused
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.host.node_net.switch_links import SwitchLinks
-from userspace_cni.switch.interfaces import bridges_of_interfaces
+from userspace_cni.switch.interfaces import map_interfaces_to_bridges
 from userspace_cni.switch.ports import PortDriver
 
 GATEWAY = "gw0"
@@ -85,9 +85,9 @@ def test_a_bridge_of_pods_goes_with_its_last_port(switch: Switch, driver: PortDr
 def test_it_is_no_pods_and_no_other_specs(switch: Switch, resident: PortDriver, veths: Veths) -> None:
     """Lists, sweeps and counters of pods' ports do not see it; a pod, another spec and another store cannot take it."""
     attach(resident, gateway(limits=Limits(to_pod=RATE)), soon())
-    assert (resident.list_owned(), resident.list_marked(soon()), resident.counters(soon())) == ({}, [], [])
-    assert set(resident.of_kind("node", STORE)) == {GATEWAY}
-    assert (resident.of_kind("node", "another"), resident.sweep_limits(soon())) == ({}, 0)
+    assert (resident.list_owned(), resident.list_marked(soon()), resident.read_counters(soon())) == ({}, [], [])
+    assert set(resident.list_of_kind("node", STORE)) == {GATEWAY}
+    assert (resident.list_of_kind("node", "another"), resident.sweep_limits(soon())) == ({}, 0)
     veths.add("k1")
     strangers = [
         replace(kernel_port(), name=GATEWAY, interface=Internal()),
@@ -108,19 +108,19 @@ def test_which_bridge_has_an_interface_is_told(switch: Switch, driver: PortDrive
     switch.vsctl("--no-wait", "add-br", "br-own", "--", "add-bond", "br-own", "bond0", "eth7", "eth8")
     expected = {GATEWAY: "br-test", "br-test": "br-test"} | dict.fromkeys(("br-own", "eth7", "eth8"), "br-own")
     # a session that is kept hears of another program's rows a moment after that program does
-    wait_until(lambda: bridges_of_interfaces(driver.client, soon()) == expected, what="all of them")
+    wait_until(lambda: map_interfaces_to_bridges(driver.client, soon()) == expected, what="all of them")
 
 
 def test_a_link_that_was_deleted_is_made_again(switch: Switch, resident: PortDriver, veths: Veths) -> None:
     """ovs-vswitchd never makes a deleted link again: the port is lost, CHECK says so, and apply makes port and link anew."""
     attach(resident, gateway(), soon())
-    assert not resident.is_lost(gateway(), SharedReads(resident.of_kind("node", STORE)), soon())
+    assert not resident.is_lost(gateway(), SharedReads(resident.list_of_kind("node", STORE)), soon())
     veths.delete(GATEWAY)
-    assert resident.is_lost(gateway(), SharedReads(resident.of_kind("node", STORE)), soon())
+    assert resident.is_lost(gateway(), SharedReads(resident.list_of_kind("node", STORE)), soon())
     assert "link" in fields(resident, gateway())
     attach(resident, gateway(), soon())
     assert veths()[GATEWAY].mac == MAC
-    assert not resident.is_lost(gateway(), SharedReads(resident.of_kind("node", STORE)), soon())
+    assert not resident.is_lost(gateway(), SharedReads(resident.list_of_kind("node", STORE)), soon())
     assert fields(resident, gateway()) == []
 
 
@@ -132,7 +132,7 @@ def test_it_outlives_ovs_vswitchd(own_switch: Switch, connect: Callable[..., Por
     index = veths.index(GATEWAY)
     own_switch.kill_vswitchd()
     assert veths.index(GATEWAY) == index
-    assert not driver.is_lost(step, SharedReads(driver.of_kind("node", STORE)), soon())
+    assert not driver.is_lost(step, SharedReads(driver.list_of_kind("node", STORE)), soon())
     own_switch.restart_vswitchd()
     wait_until(lambda: driver.check(step, soon()) == [], what="it is as it was")
     assert veths.index(GATEWAY) == index

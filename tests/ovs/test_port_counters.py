@@ -51,7 +51,7 @@ def mark(switch: Switch, name: str) -> None:
 
 def sent(driver: PortDriver) -> int:
     """Frames that the switch has counted at the port of `sender`."""
-    found = {each.name: each.statistics for each in driver.counters(Deadline.after(SECONDS))}
+    found = {each.name: each.statistics for each in driver.read_counters(Deadline.after(SECONDS))}
     return found["sender"].get("rx_packets", 0)
 
 
@@ -75,12 +75,12 @@ def test_our_ports_alone(switch: Switch, remote_of: Callable[[Switch], str]) -> 
     add_port(switch, "unmarked", CLIENT)
     add_port(switch, "theirs", CLIENT, "external_ids:owner=another")
     driver = driver_of(switch, remote_of(switch))
-    [counted] = driver.counters(Deadline.after(SECONDS))
+    [counted] = driver.read_counters(Deadline.after(SECONDS))
     assert counted.name == "ours"
     assert counted.marks == {"owner": "userspace-cni", "container-id": "c0ffee", "pod-name": 'a"b{é'}
     assert all(isinstance(number, int) for number in counted.statistics.values())
     switch.vsctl("del-br", "br-fast")
-    assert driver.counters(Deadline.after(SECONDS)) == []
+    assert driver.read_counters(Deadline.after(SECONDS)) == []
     assert driver.sessions == 1
     driver.close()
 
@@ -93,7 +93,7 @@ def test_statistics_are_read_and_not_replicated(switch: Switch, tmp_path: Path) 
         driver = PortDriver(switch_client(proxy.remote, resident=True), str(tmp_path), lambda: "5707e")
         driver.connect(Deadline.after(SECONDS))
         assert b"statistics" not in proxy.sent
-        assert [each.name for each in driver.counters(Deadline.after(SECONDS))] == ["ours"]
+        assert [each.name for each in driver.read_counters(Deadline.after(SECONDS))] == ["ours"]
         assert proxy.sent.count(b'"statistics"') == proxy.sent.count(b'"transact"') == 1
         received = proxy.received.count(b'"statistics"')
         mark(switch, "second")
@@ -108,8 +108,8 @@ def test_a_database_that_hangs(switch: Switch) -> None:
     driver = driver_of(switch, switch.ovsdb)
     before = len(list(Path("/proc/self/fd").iterdir()))
     with paused_ovsdb(switch), pytest.raises(Unavailable, match="does not answer"):
-        driver.counters(Deadline.after(0.2))
-    assert driver.counters(Deadline.after(SECONDS)) == []
+        driver.read_counters(Deadline.after(0.2))
+    assert driver.read_counters(Deadline.after(SECONDS)) == []
     driver.close()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
@@ -118,7 +118,7 @@ def test_a_database_of_something_else(switch: Switch) -> None:
     """The error names a control socket of ovs-vswitchd, which speaks JSON-RPC too, but is no database."""
     control = f"unix:{switch.rundir}/ovs-vswitchd.{switch.vswitchd_pid}.ctl"
     with pytest.raises(Unavailable, match="OVSDB at unix:"):
-        driver_of(switch, control).counters(Deadline.after(1))
+        driver_of(switch, control).read_counters(Deadline.after(1))
 
 
 @pytest.mark.parametrize("versions", ["", "OpenFlow10", "OpenFlow12", "OpenFlow13,OpenFlow15"])
@@ -129,7 +129,7 @@ def test_counters_are_of_this_moment(switch: Switch, resident: PortDriver, sende
     wait_until(lambda: switch.interface("sender")["ofport"], what="the port open")
     wait_until(lambda: sent(resident) == SENT, SECONDS, "the frames counted")
     with paused_ovsdb(switch):
-        [counted] = resident.counters(Deadline.after(SECONDS))
+        [counted] = resident.read_counters(Deadline.after(SECONDS))
     assert counted.marks == {"owner": "userspace-cni", "container-id": "c0ffee", "pod-name": "pod-sender"}
     switch.write_statistics()
     wait_until(lambda: switch.interface("sender")["statistics"].get("rx_packets") == SENT, SECONDS, "the frames in OVSDB")
@@ -145,7 +145,7 @@ def test_a_bridge_of_other_versions(switch: Switch, resident: PortDriver, sender
     switch.write_statistics()
     wait_until(lambda: sent(resident) == SENT, SECONDS, "the frames counted")
     with paused_ovsdb(switch), pytest.raises(Unavailable, match="does not answer"):
-        resident.counters(Deadline.after(0.2))
+        resident.read_counters(Deadline.after(0.2))
 
 
 def test_a_run_directory_without_bridges(switch: Switch, sender: FrontEnd, tmp_path: Path) -> None:
@@ -160,17 +160,17 @@ def test_a_run_directory_without_bridges(switch: Switch, sender: FrontEnd, tmp_p
 
 def test_a_daemon_that_hangs(switch: Switch, resident: PortDriver, sender: FrontEnd) -> None:
     """The request ends at the deadline, and does not fall back to OVSDB's old numbers. No descriptor is left."""
-    assert sender.alive()
-    wait_until(lambda: len(resident.counters(Deadline.after(SECONDS))) == 1, SECONDS, "the port counted")
+    assert sender.is_alive()
+    wait_until(lambda: len(resident.read_counters(Deadline.after(SECONDS))) == 1, SECONDS, "the port counted")
     before = len(list(Path("/proc/self/fd").iterdir()))
     switch.pause_vswitchd()
     try:
         with pytest.raises(Unavailable, match="no answer in time"):
-            resident.counters(Deadline.after(0.2))
+            resident.read_counters(Deadline.after(0.2))
     finally:
         switch.resume_vswitchd()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
-    assert len(resident.counters(Deadline.after(SECONDS))) == 1
+    assert len(resident.read_counters(Deadline.after(SECONDS))) == 1
 
 
 class TestManyPorts:
@@ -191,16 +191,16 @@ class TestManyPorts:
             path = f"options:vhost-server-path={switch.rundir}/{name}"
             words += ["--", "set", "Interface", name, f"type={CLIENT}", path, *marks]
         switch.vsctl(*words)
-        wait_until(lambda: len(resident.counters(Deadline.after(SECONDS))) == MANY + 1, SECONDS, "all ports counted")
+        wait_until(lambda: len(resident.read_counters(Deadline.after(SECONDS))) == MANY + 1, SECONDS, "all ports counted")
         wait_until(lambda: sent(resident) == SENT, SECONDS, "the frames counted")
-        page = AgentMetrics(resident.list_ports, {}, lambda: resident.counters(Deadline.after(SECONDS))).render().decode()
+        page = AgentMetrics(resident.list_ports, {}, lambda: resident.read_counters(Deadline.after(SECONDS))).render().decode()
         [line] = [line for line in page.splitlines() if line.startswith("userspace_cni_port_rx_packets_total{")]
         assert 'port="sender"' in line
         assert 'pod="pod-sender"' in line
         assert line.endswith(f" {SENT}")
         assert sum(line.startswith("userspace_cni_vhost_connected{") for line in page.splitlines()) == MANY + 1
         switch.vsctl("del-port", BRIDGE, names[0])
-        wait_until(lambda: len(resident.counters(Deadline.after(SECONDS))) == MANY, SECONDS, "the deleted port gone")
+        wait_until(lambda: len(resident.read_counters(Deadline.after(SECONDS))) == MANY, SECONDS, "the deleted port gone")
         switch.kill_vswitchd()  # else it deletes them one by one, for seconds
 
 

@@ -219,7 +219,9 @@ def test_rates_are_kept_and_drops_are_told(switch: Switch, resident: PortDriver,
             end.close()
             listener.close()
     switch.write_statistics()
-    [drops] = wait_until(lambda: [each for each in resident.limit_drops(soon()) if each.to_pod and each.from_pod], what="drops")
+    [drops] = wait_until(
+        lambda: [each for each in resident.read_limit_drops(soon()) if each.to_pod and each.from_pod], what="drops"
+    )
     assert drops.name == steps[0].name
 
 
@@ -227,7 +229,7 @@ def test_what_a_qdisc_drops_is_told(switch: Switch, resident: PortDriver, veths:
     """Drops of a kernel port are its qdisc's, asked of ovs-vswitchd; None if it has no limit."""
     veths.add(LINK)
     attach(resident, limited(kernel_port("system"), to_pod=RATE), soon())
-    assert [(each.name, each.to_pod, each.from_pod) for each in resident.limit_drops(soon())] == [(LINK, 0, None)]
+    assert [(each.name, each.to_pod, each.from_pod) for each in resident.read_limit_drops(soon())] == [(LINK, 0, None)]
     assert "linux-htb" in switch.appctl("qos/show", LINK)
 
 

@@ -319,10 +319,10 @@ def test_marked_chooses_by_network_container_and_interface(switch: Switch, drive
 
 def test_vhost_sock_dir_is_what_ovs_has(switch: Switch, driver: PortDriver) -> None:
     """The switch's setting is returned unchanged, or "" without one."""
-    assert driver.vhost_sock_dir(soon()) == ""
+    assert driver.read_vhost_sock_dir(soon()) == ""
     switch.vsctl("--no-wait", "set", "Open_vSwitch", ".", "other_config:vhost-sock-dir=sub/dir")
     try:
-        assert driver.vhost_sock_dir(soon()) == "sub/dir"
+        assert driver.read_vhost_sock_dir(soon()) == "sub/dir"
     finally:
         switch.vsctl("--no-wait", "remove", "Open_vSwitch", ".", "other_config", "vhost-sock-dir")
 

@@ -228,7 +228,7 @@ def test_below_a_root_of_another_name(switch: Switch, settings: Settings, bridge
         with VhostListener(port.socket, FrontEndOptions(queue_size=64)) as listener:
             ports.plug(port)
             with listener.accept() as front_end:
-                assert front_end.alive()
+                assert front_end.is_alive()
                 ports.reflect(port)
         assert len(flows(switch, bridge)) == 1
     assert flows(switch, bridge) == []

@@ -84,7 +84,7 @@ def test_an_application_comes_and_goes(attachment: Attachment) -> None:
         assert (listed["vhost"]["state"], listed["link_state"], listed["problems"]) == ("connected", "up", [])
         assert told(attachment.node, "check", code=0)["drifts"] == []
         assert told(attachment.node, "status")["applications"] == {"connected": 1, "waiting": 0, "broken": 0}
-        assert application.alive()
+        assert application.is_alive()
         assert attachment.says("connected")
     for each in listeners:
         each.close()

@@ -119,7 +119,7 @@ def test_known_facts_cost_no_transaction(switch: Switch, connect: Connect, port:
         assert found is not None
         assert found.server_path == port().server_path
         assert [step.name for step in driver.list_marked(soon())] == [port().name]
-        assert driver.vhost_sock_dir(soon()) == ""
+        assert driver.read_vhost_sock_dir(soon()) == ""
         assert list(driver.list_owned()) == [port().name]
         driver.require_serving("br-test", soon())
         assert len(proxy.sent) == before
@@ -358,7 +358,7 @@ def test_closing_ends_all_waiting(own_switch: Switch, own: PortDriver, port: Mak
     own_switch.pause_ovsdb()
     try:
         threads = [call(rest), call(lambda: own.apply(port(2), Deadline.after(FOR_EVER_S)))]
-        session = own.client.status()
+        session = own.client.require_session()
         assert session is not None
         wait_until(lambda: session.replica._outstanding_txns, what="the commit is on its way")
         own.close()

@@ -57,7 +57,7 @@ class Uplinks:
     def lost(self, step: NodeBridge | UplinkPort) -> bool:
         """Whether a long-lived driver says that it has to be made again."""
         driver = self.bridges if isinstance(step, NodeBridge) else self.uplinks
-        return driver.is_lost(step, SharedReads(self.ports.of_kind("node", STORE)), soon())  # type: ignore[arg-type]
+        return driver.is_lost(step, SharedReads(self.ports.list_of_kind("node", STORE)), soon())  # type: ignore[arg-type]
 
 
 @pytest.fixture(params=[True, False], ids=["resident", "one call"])
@@ -140,7 +140,7 @@ def test_each_kind_is_opened_and_read_back(switch: Switch, resident: Uplinks, ve
     assert switch.port(step.name)["trunks"] == [0, 100, 200]
     assert row["external_ids"].get("ifindex") == (None if step.name == "null" else str(veths.index(NIC)))
     devices = {BRIDGE: (interface["devargs"],)} if interface["type"] == "dpdk" else {}
-    assert resident.ports.hardware()[0] == devices
+    assert resident.ports.read_hardware()[0] == devices
     resident.undo(step)
     assert (switch.ports(BRIDGE), switch.bridges()) == ([], [BRIDGE])
     assert veths.index(NIC)
@@ -204,7 +204,7 @@ def test_a_death_between_removing_and_adding_is_repaired(switch: Switch, residen
     resident.apply(bridge(), step)
 
     def remove() -> None:
-        session = resident.ports.client.status()
+        session = resident.ports.client.require_session()
         command = Put(session, desired_uplink(step, MARKS, {NIC: 77}))
         session.transact([command], soon())
         assert (command.stale, switch.ports(BRIDGE)) == (True, [])
@@ -269,7 +269,7 @@ def test_a_bond_of_devices(resident: Uplinks) -> None:
     step = uplink(*members, name="bond1", bond_mode="balance-tcp", lacp="active", rx_queues=2)
     resident.apply(bridge(), step)
     assert resident.drifts(step) == []
-    assert sorted(resident.ports.hardware()[0][BRIDGE]) == sorted(devices)
+    assert sorted(resident.ports.read_hardware()[0][BRIDGE]) == sorted(devices)
 
 
 def test_a_bond_carries_traffic_and_its_other_member_takes_over(switch: Switch, resident: Uplinks, veths: Veths) -> None:
@@ -422,9 +422,9 @@ def test_rows_of_the_node_are_no_pods(switch: Switch, resident: Uplinks, veths: 
     veths.add(NIC)
     resident.apply(bridge(), uplink())
     ports = resident.ports
-    assert (ports.list_owned(), ports.list_marked(soon()), ports.counters(soon())) == ({}, [], [])
+    assert (ports.list_owned(), ports.list_marked(soon()), ports.read_counters(soon())) == ({}, [], [])
     assert [each.ours for each in ports.list_ports()] == [False]
-    assert set(ports.of_kind("node", STORE)) == {NIC}
+    assert set(ports.list_of_kind("node", STORE)) == {NIC}
     assert resident.drifts(bridge(), uplink()) == []
 
 

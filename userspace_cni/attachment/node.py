@@ -243,7 +243,7 @@ class Ports(Protocol):
         """Ask ovs-vswitchd whether it lives, and remember the answer for STATUS."""
         ...
 
-    def facts(self, deadline: Deadline) -> SwitchFacts:
+    def read_settings(self, deadline: Deadline) -> SwitchFacts:
         """What the switch is set to. Raises Unavailable."""
         ...
 

@@ -113,11 +113,11 @@ class PortRounds(Loop):
 
     @property
     def has_lock(self) -> bool:
-        return self._client.connected and self._client.status().holds_lock
+        return self._client.connected and self._client.require_session().holds_lock
 
     def look(self, look: Callable[[NorthboundSession], float]) -> float | None:
         """A number of the database, for metrics; None while there is no session."""
-        return self._client.status().look(look) if self._client.connected else None
+        return self._client.require_session().look(look) if self._client.connected else None
 
     @property
     def lacking(self) -> int:
@@ -159,7 +159,7 @@ class PortRounds(Loop):
     def _look(self, pods: Mapping[str, ClusterPod | None], *, is_full: bool, deadline: Deadline) -> None:
         """Judge what has changed, or everything, and write the difference. Raises Unavailable, RowsRefused."""
         began = time.monotonic()
-        session = self._client.status()
+        session = self._client.require_session()
         is_new, names, facts = session.look(self._view.take)
         is_full = is_full or is_new
         if self._take_facts(facts) or is_full:
@@ -212,7 +212,7 @@ class PortRounds(Loop):
         self._note(said if reasons else "")
 
     def _commit(self, session: NorthboundSession, changes: Sequence[PortChange], deadline: Deadline) -> None:
-        with self._client.attempting("writing logical ports"):
+        with self._client.describe_attempt("writing logical ports"):
             session.transact([WritePorts(session, changes)], deadline)
         for change in changes:
             self.on_write(change.kind)

@@ -149,7 +149,7 @@ def _hugepages(found: Mapping[str, Any]) -> list[Finding]:
         mounts = [mount["path"] for mount in found["mounts"] if mount["page_bytes"] == size]
         where = "" if pool["node"] is None else f" on node {pool['node']}"
         promised = found["reserved"].get(str(size)) or 0
-        text = f"{pool['total']} of {hugepages.size_text(size)}{where}, {pool['free']} free"
+        text = f"{pool['total']} of {hugepages.format_size(size)}{where}, {pool['free']} free"
         text += f" ({promised} of the machine's promised)" if promised else ""
         lines.append(_said("huge pages", None, f"{text}, mounted at {', '.join(mounts)}" if mounts else f"{text}, not mounted"))
     return lines or [_said("huge pages", None, "none reserved: OVS-DPDK needs some, unless it was started with --no-huge")]

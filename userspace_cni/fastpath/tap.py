@@ -179,7 +179,7 @@ class Pump(Closing):
         tx, rx, owner = pair.tx, pair.rx, pair.owner
         found = lib.fp_pump_run(self._pump, tx, rx, owner.control_fd, owner.wake_fd, int(slice_s * 1_000_000_000))
         if found < 0:
-            raise pair.failure(found, "send" if lib.fp_fault_of(tx) else "receive")
+            raise pair.explain_failure(found, "send" if lib.fp_fault_of(tx) else "receive")
         return PumpEnd(found)
 
     def stop(self) -> None:

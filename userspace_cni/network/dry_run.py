@@ -25,10 +25,10 @@ def would_do(former: Sequence[Step], steps: Sequence[Step], driver: Drivers) -> 
 def _made(steps: Sequence[Step], driver: Drivers) -> Iterable[str]:
     for step in steps:
         yield f"make {step.summary}"
-        yield from (f"  {line}" for line in driver(step).effects(step)[0])
+        yield from (f"  {line}" for line in driver(step).describe_effects(step)[0])
 
 
 def _undone(steps: Sequence[Step], driver: Drivers) -> Iterable[str]:
     for step in reversed(steps):
         yield f"undo {step.summary}"
-        yield from (f"  {line}" for line in driver(step).effects(step)[1])
+        yield from (f"  {line}" for line in driver(step).describe_effects(step)[1])

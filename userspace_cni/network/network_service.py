@@ -116,13 +116,13 @@ class NodeNetwork(Supervisor):
         """Report to the API from now on. Raises UserspaceError."""
         from userspace_cni.kube.object_requests import Objects
         from userspace_cni.node.reporting import Report, ReportParts
-        from userspace_cni.switch.chassis import chassis
+        from userspace_cni.switch.chassis import read_chassis
 
         session, settings = self._node.installation.clients.of("").session, self._node.installation.settings
         self._report = Report(
             Objects(session),
             self._node.installation.name,
-            lambda: chassis(self._node.switch.ports.client, Deadline.after(_CHASSIS_S)),
+            lambda: read_chassis(self._node.switch.ports.client, Deadline.after(_CHASSIS_S)),
             parts=ReportParts(state=self._has_state, kubeovn=settings.kubeovn_annotations, routes=settings.routes),
             tell=self._node.pods.tell,
         )

@@ -139,10 +139,10 @@ class _PassageTrial:
 
     def _port(self) -> tuple[int, bool]:
         """The number of the gateway's port, and whether its bridge leads to other machines. Raises _Unknown, Unavailable."""
-        from userspace_cni.switch.interfaces import port_number
+        from userspace_cni.switch.interfaces import read_port_number
         from userspace_cni.switch.ovsdb.switch_reads import look_at_bridge
 
-        number = port_number(self._ports.client, self.gateway.port, self._deadline)
+        number = read_port_number(self._ports.client, self.gateway.port, self._deadline)
         if not number:
             raise _Unknown("the switch has not opened the gateway's port")
         name = self.gateway.bridge

@@ -144,7 +144,7 @@ class _OfferedBridges:
         ports = self._ports
         now = time.monotonic()
         try:
-            names = ports.administrators_bridges()
+            names = ports.list_administrators_bridges()
             if names != self._numa.keys() or now - self._numa_at > TOPOLOGY_S:
                 self._numa, self._numa_at = self._numa_of(names), now
             dpdk = ports.dpdk
@@ -158,7 +158,7 @@ class _OfferedBridges:
         return tuple(OfferedBridge(name, healthy, self._numa[name]) for name in sorted(names))
 
     def _numa_of(self, names: frozenset[str]) -> Mapping[str, int | None]:
-        uplinks, mask = self._ports.hardware()
+        uplinks, mask = self._ports.read_hardware()
         polling = nodes_of_mask(mask, self._root) if mask else frozenset[int]()
         if polling is None:
             return dict.fromkeys(names)

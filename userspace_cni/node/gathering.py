@@ -134,12 +134,14 @@ class LocalGathering:
 
     def _beside_others(self, facts: FactsOf) -> FactsOf:
         """The facts, with the ports of pods that have the interface's MAC already."""
-        from userspace_cni.switch.node_ports import ports_with_mac
+        from userspace_cni.switch.node_ports import find_ports_with_mac
 
         if not facts.pod.namespace:
             return facts
         mac = mac_of(self.request, self.options, self.consumer, facts)
-        return replace(facts, same_mac=ports_with_mac(self.node.switch.ports.client, self.options.bridge, mac, self.deadline))
+        return replace(
+            facts, same_mac=find_ports_with_mac(self.node.switch.ports.client, self.options.bridge, mac, self.deadline)
+        )
 
     def _reach_allowed(self) -> bool:
         """Open the session with OVSDB, after the rules allowed the port; whether the bridge is there and not of pods.
@@ -191,9 +193,9 @@ class LocalGathering:
 
         Open vSwitch changes no link that was moved to another network namespace, and still shows the state that it had.
         """
-        from userspace_cni.switch.node_ports import node_ports
+        from userspace_cni.switch.node_ports import list_node_ports
 
-        found = node_ports(self.node.switch.ports.client, self.options.bridge, self.deadline)
+        found = list_node_ports(self.node.switch.ports.client, self.options.bridge, self.deadline)
         gets_addresses = bool(self.request.network.ipam or self.options.addresses_noted)
         asked = [each.name for each in found if gets_addresses or each.mtu]
         if not asked:
@@ -309,7 +311,7 @@ class LocalGathering:
         kind = choose_kernel_port(link, settings.kernel_port)
         require_openable(kind, said.link)
         if kind != "system" or link.datapath != "netdev":
-            lack = self.node.switch.ports.able(self.deadline).lacks(kind, link.datapath)
+            lack = self.node.switch.ports.read_abilities(self.deadline).why_unable(kind, link.datapath)
             if lack:
                 key = f"key 'host.engine' with 'host.port' {kind!r}" if link.datapath == "system" else f"a port of type {kind!r}"
                 raise UnsupportedField(f"{key} cannot be served by this switch: {lack}", "'host.port' can be 'system'")

@@ -42,7 +42,7 @@ def _ways(
 
 def _of_switch(ports: PortDriver, deadline: Deadline) -> dict[str, LimitDrops]:
     try:
-        return {each.name: each for each in ports.limit_drops(deadline)}
+        return {each.name: each for each in ports.read_limit_drops(deadline)}
     except UserspaceError as error:
         say("debug", "what limits have dropped is not known", error=error)
         return {}

@@ -92,7 +92,7 @@ class LocalSwitch:
     def of_node(self, deadline: Deadline) -> Mapping[str, Mapping[str, str]]:
         """Name and marks of every port that is marked as the node's own, of this installation. Raises Unavailable."""
         self.ports.connect(deadline)
-        return self.ports.of_kind("node", self._journal.identity())
+        return self.ports.list_of_kind("node", self._journal.identity())
 
     def specs_in_rows(self, deadline: Deadline) -> frozenset[tuple[str, str]]:
         """Kind and name of the specs that rows of this installation name. Raises Unavailable."""
@@ -129,7 +129,7 @@ class LocalSwitch:
 
     def counters(self) -> list[Counters]:
         """The switch's counters of our ports. Raises Unavailable and SwitchRefused."""
-        return self.ports.counters(Deadline.after(_COUNTERS_S))
+        return self.ports.read_counters(Deadline.after(_COUNTERS_S))
 
     def list_limited(self, records: Iterable[Record]) -> list[LimitedDirection]:
         """Each limited direction of these attachments, with what its limit has dropped. Never fails."""

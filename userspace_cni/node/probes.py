@@ -35,7 +35,7 @@ from userspace_cni.base.threads import start
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.switch import counters
 from userspace_cni.switch.openflow.openflow_messages import cookie_of
-from userspace_cni.switch.ovsdb.bridges import Bridge, known_bridges
+from userspace_cni.switch.ovsdb.bridges import Bridge, list_bridges
 from userspace_cni.switch.ovsdb.port_states import PortState, is_mirrored, state_of
 from userspace_cni.switch.port_flows import FLOW_S
 
@@ -122,7 +122,7 @@ class ProbePorts:
 
     def bridges(self) -> tuple[Bridge, ...]:
         """All bridges by name, without the temporary ones of probes."""
-        found = self._ports.look(known_bridges, {}, "listing the bridges", self._deadline())
+        found = self._ports.look(list_bridges, {}, "listing the bridges", self._deadline())
         return tuple(bridge for bridge in found if not (bridge.ours and _TEMPORARY.fullmatch(bridge.name)))
 
     def require_bridge(self, name: str) -> Bridge:
@@ -204,7 +204,7 @@ class ProbePorts:
     def read_counters(self, port: ProbePort) -> Mapping[str, int]:
         """The switch's counters of the port, by the names of Interface.statistics (tx is what it sent to us)."""
         ports: dict[int, tuple[str, Mapping[str, str]]] = {self._ofport(port): (port.name, {})}
-        found = counters.ask_bridge(self._ports.management(port.bridge), ports, self._deadline().within(FLOW_S))
+        found = counters.ask_bridge(self._ports.locate_management(port.bridge), ports, self._deadline().within(FLOW_S))
         return found[0].statistics if found else {}
 
     def reflect(self, port: ProbePort) -> None:

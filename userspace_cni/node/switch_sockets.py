@@ -30,7 +30,7 @@ class NodeSockets:
         settings = self._settings
         if settings.ovs_sockdir:
             return settings.ovs_sockdir
-        configured = self._ports().vhost_sock_dir(deadline)
+        configured = self._ports().read_vhost_sock_dir(deadline)
         if configured:
             return f"{settings.ovs_rundir}/{configured}"
         return settings.ovs_rundir if self._root.is_directory(settings.ovs_rundir) else _UPSTREAM_SOCKDIR

@@ -52,9 +52,9 @@ Key = tuple[str, str]
 def named_in_rows(ports: PortDriver, store: str, deadline: Deadline) -> frozenset[Key]:
     """The specs that rows of this store name; a process that lives on asks its replica. Raises Unavailable."""
     from userspace_cni.ovsdb.database import every_name
-    from userspace_cni.switch.ovsdb.node_rows import named_specs
+    from userspace_cni.switch.ovsdb.node_rows import list_specs
 
-    found = ports.client.read(partial(named_specs, store=store), every_name(), "looking for the node's own rows", deadline)
+    found = ports.client.read(partial(list_specs, store=store), every_name(), "looking for the node's own rows", deadline)
     return frozenset((kind, name) for kind, _, name in (each.partition(" ") for each in found) if name)
 
 
@@ -84,13 +84,13 @@ class Left:
         """Its steps, in the order of a plan; () where no row is of it, nor the table of address translation. Raises
         UserspaceError."""
         from userspace_cni.ovsdb.database import every_name, with_ids
-        from userspace_cni.switch.ovsdb.node_rows import steps_of_rows
+        from userspace_cni.switch.ovsdb.node_rows import rebuild_steps
 
         if self.kind == Translation.kind:
             settings, root = self.installation.settings, self.installation.root
             return translation(self.store.journal.identity(), settings.switch_netns, root, deadline)
         marks = node_marks(self.kind, self.name, self.store.journal.identity())
-        look = partial(steps_of_rows, marks=marks, switch_netns=self.installation.settings.switch_netns)
+        look = partial(rebuild_steps, marks=marks, switch_netns=self.installation.settings.switch_netns)
         # the replica may lag behind a process that has just undone all of it
         what, needs = f"{self.kind} {self.name}: looking for its rows", every_name() | with_ids(marks)
         found = self.ports.client.read(look, needs, what, deadline, enough=lambda steps: not steps)
@@ -141,7 +141,7 @@ class Left:
 def left_of_runs(installation: Installation, ports: PortDriver, store: str) -> Mapping[RunId, tuple[str, tuple[Step, ...]]]:
     """As `attachment.node.Switch`. Its flows may be on any bridge, also without a port. A directory has no mark of a store: it is
     another installation's where the run's rows are. Needs an open session that replicates everything. Raises Unavailable."""
-    settings, index = installation.settings, ports.client.status().index
+    settings, index = installation.settings, ports.client.require_session().index
     rows = {name: marks for name, marks in index.marks.copy().items() if owner_kind(marks) == "run" and marks.get("run")}
     others = {marks["run"] for marks in rows.values() if marks.get("store") != store}
     own = {name: marks for name, marks in rows.items() if marks["run"] not in others}

@@ -17,7 +17,7 @@ from userspace_cni.base.provider_networks import PCI, VDEV, ProviderNetwork
 from userspace_cni.host.node_net import nics, pci
 from userspace_cni.host.node_net.network_managers import Manager, managers_of
 from userspace_cni.host.node_net.nics import Nic
-from userspace_cni.switch.interfaces import bridges_of_interfaces, open_interfaces
+from userspace_cni.switch.interfaces import list_open_interfaces, map_interfaces_to_bridges
 from userspace_cni.switch.vswitchd import JUDGED_SECONDS
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class _UplinkReader:
             managers=managers_of(
                 (links[name] for name in moves), node.installation.root, node.installation.settings.switch_netns
             ),
-            on_bridge=bridges_of_interfaces(node.switch.ports.client, self.deadline),
+            on_bridge=map_interfaces_to_bridges(node.switch.ports.client, self.deadline),
             device_links=device_links,
             away={f"{PCI}{each}": "; ".join(unready[each]) for each in gone},
             lacking=(*(why for each in unready if each not in gone for why in unready[each]), *self._lacking_switch()),
@@ -147,11 +147,11 @@ class _UplinkReader:
         return replace(fresh, next_hops=nics.find_answering(nic, netns, node.installation.root, self.deadline))
 
     def _lacking_switch(self) -> Iterator[str]:
-        able = self.node.switch.ports.able(self.deadline)
+        able = self.node.switch.ports.read_abilities(self.deadline)
         opened_as: set[KernelPort] = {self.network.port} if self.network.nics else set()
         if any(each.startswith((PCI, VDEV)) for each in self.network.interfaces):
             opened_as.add("af_packet")  # any device of DPDK
-        yield from filter(None, (able.lacks(each, "netdev") for each in sorted(opened_as)))
+        yield from filter(None, (able.why_unable(each, "netdev") for each in sorted(opened_as)))
 
     def _is_served(self, moves: Iterable[AddressMove]) -> bool:
         """Whether the bridge, where there is one, can carry what is to move now. ovsdb-server may be back before ovs-vswitchd has
@@ -165,4 +165,4 @@ class _UplinkReader:
     def _is_open(self) -> bool:
         """Whether frames can pass: of a bond, by one of its interfaces."""
         names = {each.name for step in Steps(self.former).uplinks for each in step.interfaces}
-        return bool(names & open_interfaces(self.node.switch.ports.client, self.deadline)) if names else False
+        return bool(names & list_open_interfaces(self.node.switch.ports.client, self.deadline)) if names else False

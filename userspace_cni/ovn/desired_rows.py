@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Protocol
 
 from userspace_cni.attachment.steps import OWNER
 from userspace_cni.base.errors import NameTaken, RowsRefused, UserspaceError
-from userspace_cni.ovsdb.columns import Columns, find_changed_columns, new_columns
+from userspace_cni.ovsdb.columns import Columns, find_changed_columns, make_columns
 
 SCOPE: Final = "scope"
 """The key of external_ids beside "owner"."""
@@ -191,7 +191,7 @@ class _Comparison:
         if found is None:
             if desired.within is not None:
                 self._id_of(desired.within.key)
-            self.changes.append(RowChange("insert", key, self.ids[key], new_columns(wanted), held_by=desired.within))
+            self.changes.append(RowChange("insert", key, self.ids[key], make_columns(wanted), held_by=desired.within))
             return
         changed = find_changed_columns(wanted, found.columns)
         has, moved = self._rows.holder(found) if desired.within else None, False

@@ -13,7 +13,7 @@ from userspace_cni.ovn.desired_rows import SCOPE, RowKey
 from userspace_cni.ovn.northbound import NorthboundSession
 from userspace_cni.ovn.northbound_tables import LOAD_BALANCER_GROUP, ROUTER, ROUTER_PORT, SWITCH, SWITCH_PORT
 from userspace_cni.ovn.topology import CLUSTER_ROUTER, NODE_KEY, SUBNETS_KEY, Subnet, balancer_keys, node_scope
-from userspace_cni.ovsdb.column_values import references, value_of
+from userspace_cni.ovsdb.column_values import read_references, value_of
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def find_cluster(session: NorthboundSession, router: str = "") -> FoundCluster:
 
 def _ports(session: NorthboundSession, router: Any) -> list[Any]:
     ports = session.tables[ROUTER_PORT].rows
-    return [ports[each] for each in references(router, "ports") if each in ports]
+    return [ports[each] for each in read_references(router, "ports") if each in ports]
 
 
 def _networks(port: Any) -> tuple[Subnet, ...]:
@@ -98,7 +98,7 @@ def list_router_macs(session: NorthboundSession) -> dict[str, str]:
     """The MAC by which each switch's ports reach a router. Only within `look`."""
     found = {}
     for switch in session.rows(SWITCH):
-        for each in references(switch, "ports"):
+        for each in read_references(switch, "ports"):
             port = session.tables[SWITCH_PORT].rows.get(each)
             name = value_of(port, "options").get("router-port", "") if port is not None else ""
             routed = session.row(ROUTER_PORT, name) if name else None

@@ -20,7 +20,7 @@ from userspace_cni.ovn.topology import (
     management_port,
     node_rows,
 )
-from userspace_cni.ovsdb.column_values import references, value_of
+from userspace_cni.ovsdb.column_values import read_references, value_of
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def look_north(session: NorthboundSession) -> NorthFacts:
     ports = [
         PortFact(value_of(port, "name"), value_of(switch, "name"), _addresses(port), next(iter(value_of(port, "up")), None))
         for switch in session.rows(SWITCH)
-        for port in (rows[each] for each in references(switch, "ports") if each in rows)
+        for port in (rows[each] for each in read_references(switch, "ports") if each in rows)
         if not value_of(port, "type")
     ]
     twice = {
@@ -84,7 +84,7 @@ def look_south(session: SouthboundSession) -> tuple[ChassisFact, ...]:
         ChassisFact(
             value_of(row, "name"),
             value_of(row, "hostname"),
-            tuple(sorted(ends[each] for each in references(row, "encaps") if each in ends)),
+            tuple(sorted(ends[each] for each in read_references(row, "encaps") if each in ends)),
             bound[row.uuid],
         )
         for row in session.rows(CHASSIS)

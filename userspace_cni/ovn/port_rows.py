@@ -15,7 +15,7 @@ from userspace_cni.attachment.steps import OWNER
 from userspace_cni.base.subnets import Address
 from userspace_cni.ovn.address_book import Interface
 from userspace_cni.ovn.desired_rows import SCOPE
-from userspace_cni.ovsdb.columns import Columns, find_changed_columns, new_columns
+from userspace_cni.ovsdb.columns import Columns, find_changed_columns, make_columns
 
 PODS: Final = "pods"
 """The scope of the rows that follow from pods."""
@@ -88,7 +88,7 @@ def find_change(desired: DesiredLogicalPort | None, found: FoundLogicalPort | No
     if desired is None:
         return PortChange("delete", found.name, found.switch) if found is not None and found.is_ours else None
     if found is None:
-        return PortChange("insert", desired.name, desired.switch, {"name": desired.name, **new_columns(desired.columns)})
+        return PortChange("insert", desired.name, desired.switch, {"name": desired.name, **make_columns(desired.columns)})
     there: Columns = {
         "addresses": sorted(found.addresses),
         "port_security": sorted(found.port_security),

@@ -8,7 +8,7 @@ from typing import Final
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.setting_forms import REMOTES
 from userspace_cni.base.settings import Settings
-from userspace_cni.ovsdb.database import Tls, addresses
+from userspace_cni.ovsdb.database import Tls, split_remote
 
 _USUAL: Final = {"ovn_nb": "unix:/var/run/ovn/ovnnb_db.sock", "ovn_sb": "unix:/var/run/ovn/ovnsb_db.sock"}
 """Where OVN's own programs look: on the machine of the databases."""
@@ -29,7 +29,7 @@ def southbound_remote(settings: Settings, external_ids: Mapping[str, str]) -> st
 
 def tls_files(settings: Settings, remote: str) -> Tls | None:
     """The files for a remote with an address `ssl:`; None for others. Raises InvalidConfig unless all three are set."""
-    if not any(each.startswith("ssl:") for each in addresses(remote)):
+    if not any(each.startswith("ssl:") for each in split_remote(remote)):
         return None
     files = {key: getattr(settings, key) for key in _FILES}
     if missing := [key for key, path in files.items() if not path]:

@@ -16,7 +16,7 @@ from userspace_cni.base.errors import UserspaceError
 from userspace_cni.ovn.desired_rows import Changes, DesiredRow, FoundRow, RowChange, RowKey, compare
 from userspace_cni.ovn.northbound import NorthboundClient, NorthboundSession
 from userspace_cni.ovn.northbound_tables import CONNECTION, GLOBAL, NAT, ROUTER, ROUTER_PORT, STATIC_ROUTE, SWITCH, SWITCH_PORT
-from userspace_cni.ovsdb.column_values import columns_of, references, table_of, value_of
+from userspace_cni.ovsdb.column_values import columns_of, read_references, table_of, value_of
 from userspace_cni.ovsdb.draft import Draft
 from userspace_cni.ovsdb.groups import Command, RefusedCommand
 
@@ -64,7 +64,7 @@ class SessionRows:
         table, column = HOLDERS[row.key.table]
         if row.key.table not in self._holders:
             self._holders[row.key.table] = {
-                each: holder for holder in self._session.rows(table) for each in references(holder, column)
+                each: holder for holder in self._session.rows(table) for each in read_references(holder, column)
             }
         holder = self._holders[row.key.table].get(row.row_id)
         return None if holder is None else (self._found(holder, self._key(holder), ()), column)
@@ -72,7 +72,7 @@ class SessionRows:
     def content(self, row: FoundRow) -> Iterable[FoundRow]:
         inner = {table: column for table, (holder, column) in HOLDERS.items() if holder == row.key.table}
         for table, column in inner.items():
-            for each in references(row.row, column):
+            for each in read_references(row.row, column):
                 found = self._replica.tables[table].rows[each]
                 yield self._found(found, self._key(found), ())
 

@@ -28,8 +28,8 @@ from ovs.db import idl as ovs_idl
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Interrupted, Unavailable
 from userspace_cni.base.threads import start
-from userspace_cni.ovsdb.database import Clause, Database, I, Tls, addresses
-from userspace_cni.ovsdb.groups import Command, Commit, Member, RefusedCommand, distinct
+from userspace_cni.ovsdb.database import Clause, Database, I, Tls, split_remote
+from userspace_cni.ovsdb.groups import Command, Commit, Member, RefusedCommand, split_by_target
 from userspace_cni.ovsdb.reads import Read
 from userspace_cni.ovsdb.replica import CLOSED, SLACK_SECONDS, Replica, SessionLost, Watch
 from userspace_cni.ovsdb.streams import trust
@@ -60,7 +60,7 @@ class Client(Generic[I]):
     ) -> None:
         self.remote = remote
         self.resident = resident
-        self._addresses = addresses(remote)
+        self._addresses = split_remote(remote)
         self._database = database
         self._on_group = on_group
         self._tls = tls
@@ -72,7 +72,7 @@ class Client(Generic[I]):
 
     def connect(self, deadline: Deadline) -> None:
         """Open a session unless one is open. Raises Unavailable."""
-        with self.attempting("connecting"):
+        with self.describe_attempt("connecting"):
             self._open(frozenset(), deadline)
 
     @property
@@ -85,7 +85,7 @@ class Client(Generic[I]):
         """The number of sessions opened so far."""
         return self._sessions
 
-    def status(self) -> Session[I]:
+    def require_session(self) -> Session[I]:
         """The open session. Raises Unavailable when there is none."""
         session = self._session
         if session is None or session.lost:
@@ -99,7 +99,7 @@ class Client(Generic[I]):
         `needs`: rows that a new session replicates from its start. `what`: what is tried, for errors. Raises Unavailable,
         `Database.refused` with the words of ovsdb-server, and the errors of `use`.
         """
-        with self.attempting(what):
+        with self.describe_attempt(what):
             session = self._open(needs, deadline)
             try:
                 return use(session)
@@ -131,7 +131,7 @@ class Client(Generic[I]):
         return self.use(read, needs, what, deadline)
 
     @contextlib.contextmanager
-    def attempting(self, what: str) -> Iterator[None]:
+    def describe_attempt(self, what: str) -> Iterator[None]:
         """Put `what` was tried before the text of errors."""
         try:
             yield
@@ -365,5 +365,5 @@ class Session(Generic[I]):
 
     def _take(self) -> list[Member]:
         with self._queue_lock:
-            group, self._queue = distinct(self._queue)
+            group, self._queue = split_by_target(self._queue)
             return group

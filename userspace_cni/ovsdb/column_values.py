@@ -36,7 +36,7 @@ def refers(row: Any, column: str, target: uuid.UUID) -> bool:
     return ovs.db.data.Atom(ovs.db.types.UuidType, target) in row._data[column].values  # noqa: SLF001
 
 
-def references(row: Any, column: str) -> set[uuid.UUID]:
+def read_references(row: Any, column: str) -> set[uuid.UUID]:
     return {key.value for key in row._data[column].values}  # noqa: SLF001
 
 

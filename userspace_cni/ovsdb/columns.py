@@ -8,12 +8,12 @@ from typing import Any
 Columns = dict[str, Any]
 
 
-def optional(value: object) -> list[Any]:
+def wrap_optional(value: object) -> list[Any]:
     """The column's form of a value that may be absent: a list of one or none."""
     return [] if value is None else [value]
 
 
-def new_columns(wanted: Columns) -> Columns:
+def make_columns(wanted: Columns) -> Columns:
     """The columns of a new row, from what `find_changed_columns` takes."""
     return {column: _merged({}, value) if isinstance(value, dict) else value for column, value in wanted.items()}
 

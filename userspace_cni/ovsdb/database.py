@@ -119,7 +119,7 @@ class Tls:
     authority: str
 
 
-def addresses(remote: str) -> tuple[str, ...]:
+def split_remote(remote: str) -> tuple[str, ...]:
     """The addresses of a remote, between which are commas; a path may have commas, too."""
     return tuple(re.split(",(?=(?:unix|tcp|ssl):)", remote))
 
@@ -141,7 +141,7 @@ def with_ids(ids: Mapping[str, str]) -> frozenset[Clause]:
     return frozenset({("external_ids", "includes", tuple(sorted(ids.items())))})
 
 
-def json_condition(clauses: Iterable[Clause], columns: Mapping[str, Type]) -> list[list[object]]:
+def encode_condition(clauses: Iterable[Clause], columns: Mapping[str, Type]) -> list[list[object]]:
     """Those of the clauses whose column a table has, as OVSDB takes them."""
     return [
         [column, function, value if isinstance(value, str) else ["map", [list(pair) for pair in value]]]

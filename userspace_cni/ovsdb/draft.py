@@ -33,11 +33,11 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
         self._answers: list[Any] = []
 
     def select(self, table: str, where: list[Any], columns: list[str]) -> int:
-        """Read columns that are not replicated; returns the number by which `selected` finds the answer."""
+        """Read columns that are not replicated; returns the number by which `read_selected` finds the answer."""
         self.add_op({"op": "select", "table": table, "where": where, "columns": columns})
         return len(self._operations) - 1
 
-    def selected(self, number: int) -> list[dict[str, Any]]:
+    def read_selected(self, number: int) -> list[dict[str, Any]]:
         """The rows of a `select`, with values as OVSDB writes them (RFC 7047, 5.1). Only after the commit."""
         rows: list[dict[str, Any]] = self._answers[number]["rows"]
         return rows
@@ -111,7 +111,7 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
         mutations = [[column, "delete", ("set", list(values))], [column, "insert", ("map", new)]]
         self.add_op({"op": "mutate", "table": table_of(row), "where": by_uuid(row), "mutations": mutations})
 
-    def part(self, kind: type[P], name: str, make: Callable[[], P]) -> P:
+    def share_part(self, kind: type[P], name: str, make: Callable[[], P]) -> P:
         """What the commands of a group change together, as one row and what refers to it: it is made once, and written last."""
         if (kind, name) not in self._parts:
             self._parts[kind, name] = make()

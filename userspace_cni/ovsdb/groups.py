@@ -259,7 +259,7 @@ class Commit:
         return Unavailable(message, "is ovsdb-server stopped or overloaded?")
 
 
-def distinct(members: Sequence[Member]) -> tuple[list[Member], list[Member]]:
+def split_by_target(members: Sequence[Member]) -> tuple[list[Member], list[Member]]:
     """The members that can share a transaction, in order, and those that must wait, because a target is written once only."""
     group: list[Member] = []
     later: list[Member] = []

@@ -48,4 +48,4 @@ class Select(Command[S]):
 
     def post_commit(self, txn: Draft) -> None:
         """Keep the answer."""
-        self.rows = txn.selected(self._number)
+        self.rows = txn.read_selected(self._number)

@@ -26,7 +26,7 @@ from ovs.db import idl as ovs_idl
 
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.ovsdb.column_values import table_of, value_of
-from userspace_cni.ovsdb.database import Clause, Database, I, json_condition
+from userspace_cni.ovsdb.database import Clause, Database, I, encode_condition
 from userspace_cni.ovsdb.json_parser import Parser
 from userspace_cni.ovsdb.streams import why_refused
 
@@ -275,7 +275,7 @@ class Replica(ovs_idl.Idl, Generic[I]):  # type: ignore[misc]
             return
         self._clauses |= needs
         for table in self.database.chosen & self.tables.keys():
-            self.cond_change(table, json_condition(self._clauses, self.database.tables[table]))
+            self.cond_change(table, encode_condition(self._clauses, self.database.tables[table]))
 
     @property
     def chosen(self) -> bool:

@@ -184,7 +184,7 @@ def _first_frame(front_end: FrontEnd, ports: ProbePorts, port: ProbePort, course
     until = time.monotonic() + course.timeout_s
     while not echo(front_end.pairs[0], 1, frame=_frame(port), sleep=True, timeout_s=_TRY_S).nanoseconds:
         ports.heed()
-        if failure := front_end.failed():
+        if failure := front_end.why_failed():
             raise failure
         if time.monotonic() > until:
             raise Unavailable(
@@ -207,7 +207,7 @@ def _time_frames(front_end: FrontEnd, ports: ProbePorts, port: ProbePort, of: tu
         verdict.lost += found.lost
         verdict.times += found.nanoseconds
         course.tell(f"probing bridge {verdict.bridge}: {verdict.frames} of {verdict.asked} frames")
-        if failure := front_end.failed():
+        if failure := front_end.why_failed():
             raise failure
         if verdict.lost >= _LOST_MAX:
             raise Unavailable(

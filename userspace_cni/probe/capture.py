@@ -143,7 +143,7 @@ class MirroredPort:
 
     def problem(self) -> str:
         """Why no frame can come any more, or ""."""
-        if not self.front.alive():
+        if not self.front.is_alive():
             return "the switch hung up: ovs-vswitchd ended, or our port was removed"
         try:
             whole = self.ports.mirrors(self.port)
@@ -198,7 +198,7 @@ def _source(site: ProbeSite, record: Record, ports: ProbePorts) -> CapturedPort:
     ports.require_bridge(step.bridge)
     if error := ports.state(step.name).error:
         raise Unusable(f"{name}: the switch says of port {step.name}: {error}; userspace-cni check tells more")
-    mtus = site.node.switch.ports.facts(Deadline.after(SWITCH_S)).mtus
+    mtus = site.node.switch.ports.read_settings(Deadline.after(SWITCH_S)).mtus
     mtu = max(MTU, step.interface.mtu or 0, mtus.get(step.name, 0))
     return CapturedPort(name, step.name, step.bridge, mtu, step.vlan)
 

@@ -76,7 +76,7 @@ class Pair:
 
     def hung_up(self) -> str:
         """A text when the switch has hung up on an endpoint, and on which; "" while it has not."""
-        gone = [endpoint.name for endpoint, front in zip(self.endpoints, self.fronts, strict=True) if not front.alive()]
+        gone = [endpoint.name for endpoint, front in zip(self.endpoints, self.fronts, strict=True) if not front.is_alive()]
         return f"the switch hung up on {', '.join(gone)}: the port was removed, or ovs-vswitchd ended" if gone else ""
 
     def cut(self, what: str) -> str:

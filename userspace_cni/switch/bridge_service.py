@@ -79,7 +79,7 @@ class BridgeService:
             asked.setblocking(False)
             connect(asked, self._path_of(bridge))
             # unless it is greeted, too, the daemon logs a lost connection
-            asked.sendall(openflow_messages.hello(1))
+            asked.sendall(openflow_messages.encode_hello(1))
         except BaseException:
             asked.close()
             raise

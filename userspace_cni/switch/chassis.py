@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 SYSTEM_ID: Final = "system-id"
 
 
-def chassis(client: SwitchClient, deadline: Deadline) -> str:
+def read_chassis(client: SwitchClient, deadline: Deadline) -> str:
     """The name; "" when the switch has none. Raises Unavailable."""
     return switch_ids(client, deadline).get(SYSTEM_ID, "")
 

@@ -72,9 +72,9 @@ def ask(client: SwitchClient, rundir: str, deadline: Deadline) -> list[Counters]
 
 
 def _ask_bridges(client: SwitchClient, rundir: str, deadline: Deadline) -> list[Counters]:
-    from userspace_cni.switch.ovsdb.switch_reads import counted_ports
+    from userspace_cni.switch.ovsdb.switch_reads import list_counted_ports
 
-    ports = client.status().look(counted_ports)
+    ports = client.require_session().look(list_counted_ports)
     asked = [ask_bridge(f"{rundir}/{bridge}.mgmt", of, deadline) for bridge, of in ports.items()]
     return [each for group in asked for each in group]
 
@@ -88,12 +88,12 @@ def ask_bridge(path: str, ports: Mapping[int, tuple[str, Mapping[str, str]]], de
     found: list[Counters] = []
     with Management(path, deadline, openflow_messages.COUNTED_VERSIONS) as bridge:
         xid = next(bridge.xids)
-        bridge.send(openflow_messages.ask_counted(bridge.version, xid), deadline)
+        bridge.send(openflow_messages.ask_counters(bridge.version, xid), deadline)
         last = False
         while not last:
             answer = bridge.receive(deadline)
             if answer.kind == openflow_messages.ERROR:
-                raise openflow_messages.refusal(answer, f"counters at {path}")
+                raise openflow_messages.explain_refusal(answer, f"counters at {path}")
             if answer.xid != xid:
                 continue
             counted, last = openflow_messages.read_counters(answer)
@@ -121,9 +121,9 @@ def ask_drops(client: SwitchClient, daemon: Daemon, deadline: Deadline) -> list[
     qdisc's. Raises Unavailable and SwitchRefused.
     """
     from userspace_cni.ovsdb.reads import Select
-    from userspace_cni.switch.ovsdb.switch_reads import limited_ports
+    from userspace_cni.switch.ovsdb.switch_reads import list_limited_ports
 
-    ports = client.status().look(limited_ports)
+    ports = client.require_session().look(list_limited_ports)
     policed = [port for port in ports if port.from_pod or port.to_pod == POLICER]
 
     def select(session: SwitchSession) -> list[dict[str, Any]]:
@@ -140,7 +140,7 @@ def ask_drops(client: SwitchClient, daemon: Daemon, deadline: Deadline) -> list[
 def _drops(port: LimitedPort, counted: Mapping[str, int], daemon: Daemon, deadline: Deadline) -> LimitDrops:
     to_pod = counted.get("ovs_tx_qos_drops", 0) if port.to_pod == POLICER else None
     if port.to_pod and port.to_pod != POLICER:
-        shown = daemon.command("qos/show", port.name, deadline=deadline)
+        shown = daemon.run_command("qos/show", port.name, deadline=deadline)
         to_pod = sum(int(value) for value in _TX_ERRORS.findall(shown))
     return LimitDrops(port.name, port.marks, to_pod, counted.get("ovs_rx_qos_drops", 0) if port.from_pod else None)
 

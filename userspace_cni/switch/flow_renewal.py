@@ -31,7 +31,7 @@ class FlowRenewal:
         self._session: SwitchSession | None = None
         self._done = 0
 
-    def after(self, session: SwitchSession, number: int, deadline: Deadline) -> None:
+    def renew_after(self, session: SwitchSession, number: int, deadline: Deadline) -> None:
         """Wait until the configuration of this number is applied, then purge, unless that was done since.
 
         Flows end with their daemon, so a dead one needs nothing. A daemon that cannot be told is warned of: its flows follow when
@@ -47,7 +47,7 @@ class FlowRenewal:
             if applied is None:
                 return
             try:
-                self._daemon.command("revalidator/purge", deadline=deadline)
+                self._daemon.run_command("revalidator/purge", deadline=deadline)
             except (Unavailable, SwitchRefused) as error:
                 say("warning", "flows in use follow the changed mirrors only when they were idle for 10 s", error=error)
             self._session, self._done = session, applied
@@ -65,7 +65,7 @@ class FlowRenewal:
 
         configured = session.watch(*SWITCH, look)
         while (applied := configured.wait(deadline.within(_PATIENCE_S).remaining())) is None:
-            liveness = self._daemon.recent(deadline)
+            liveness = self._daemon.ask_shared(deadline)
             if liveness.state == "dead":
                 return None
             if not deadline.remaining():

@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 
-def bridges_of_interfaces(client: SwitchClient, deadline: Deadline) -> Mapping[str, str]:
+def map_interfaces_to_bridges(client: SwitchClient, deadline: Deadline) -> Mapping[str, str]:
     """The bridge of every interface of the switch by the interface's name; of a bond's members, and of bridges' local ones, too.
 
     Raises Unavailable.
     """
-    from userspace_cni.ovsdb.column_values import references, value_of
+    from userspace_cni.ovsdb.column_values import read_references, value_of
     from userspace_cni.ovsdb.database import every_name
 
     def look(session: SwitchSession) -> dict[str, str]:
         ports, interfaces = session.tables["Port"].rows, session.tables["Interface"].rows
         found: dict[str, str] = {}
         for name, bridge in session.replica.names("Bridge").items():
-            of_ports = (references(ports[each], "interfaces") for each in references(bridge, "ports") if each in ports)
+            of_ports = (read_references(ports[each], "interfaces") for each in read_references(bridge, "ports") if each in ports)
             members = (interfaces[each] for of_port in of_ports for each in of_port if each in interfaces)
             found |= {value_of(each, "name"): name for each in members}
         return found
@@ -32,7 +32,7 @@ def bridges_of_interfaces(client: SwitchClient, deadline: Deadline) -> Mapping[s
     return client.read(look, every_name(), "looking at the switch's interfaces", deadline)
 
 
-def port_number(client: SwitchClient, name: str, deadline: Deadline) -> int:
+def read_port_number(client: SwitchClient, name: str, deadline: Deadline) -> int:
     """The OpenFlow number of the port of that name, 0 while the switch has not opened it. Raises Unavailable."""
     from userspace_cni.ovsdb.column_values import value_of
     from userspace_cni.ovsdb.database import named
@@ -44,7 +44,7 @@ def port_number(client: SwitchClient, name: str, deadline: Deadline) -> int:
     return client.read(look, named(name), f"port {name}: looking at its interface", deadline)
 
 
-def open_interfaces(client: SwitchClient, deadline: Deadline) -> frozenset[str]:
+def list_open_interfaces(client: SwitchClient, deadline: Deadline) -> frozenset[str]:
     """The names of the interfaces that ovs-vswitchd has open, as it said last. Raises Unavailable."""
     from userspace_cni.ovsdb.column_values import value_of
     from userspace_cni.ovsdb.database import every_name

@@ -99,13 +99,13 @@ class LinkNames:
 
         It may not be allowed to open what another process made, or open its ports in another namespace.
         """
-        from userspace_cni.switch.ovsdb.switch_reads import link_index
+        from userspace_cni.switch.ovsdb.switch_reads import read_link_index
 
         unopened = sorted(name for name in self.taps if self.links.let_go(name))
         if unopened:
             self._reopen(unopened, session, deadline)
         for name in self.taps:
-            if index := session.look(partial(link_index, name=name)):
+            if index := session.look(partial(read_link_index, name=name)):
                 self.links.mark(name, index)  # ovs-vswitchd made it, where it deleted ours with a former bridge of the name
         return bool(unopened)
 
@@ -139,6 +139,6 @@ class LinkNames:
 
     @staticmethod
     def _lacks(name: str, session: SwitchSession) -> bool:
-        from userspace_cni.switch.ovsdb.switch_reads import lacking
+        from userspace_cni.switch.ovsdb.switch_reads import find_missing
 
-        return bool(lacking(session, [name]))
+        return bool(find_missing(session, [name]))

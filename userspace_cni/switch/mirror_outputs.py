@@ -53,11 +53,11 @@ class MirrorOutputDriver(Driver[MirrorOutput]):
         return self._ports.client.read(look, _needed(step), _what(step, "reading it"), deadline, enough=lambda found: not found)
 
     def is_lost(self, step: MirrorOutput, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
-        return seen.ports is not None and (step.name, step.port) not in seen.once(self._ports.mirror_outputs)
+        return seen.ports is not None and (step.name, step.port) not in seen.once(self._ports.list_mirror_outputs)
 
     def find_changes(self, step: MirrorOutput, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - as above
         """What it shows."""
-        found = [] if seen.ports is None else self._ports.client.status().look(partial(self._differences, step))
+        found = [] if seen.ports is None else self._ports.client.require_session().look(partial(self._differences, step))
         return [drift for drift in found if drift.field]
 
     def _write(self, step: MirrorOutput, make: Callable[[SwitchSession], Put | Delete], doing: str, deadline: Deadline) -> None:
@@ -65,7 +65,7 @@ class MirrorOutputDriver(Driver[MirrorOutput]):
             command = make(session)
             session.transact([command], deadline)
             if command.flows_after is not None:
-                self._flows.after(session, command.flows_after, deadline)
+                self._flows.renew_after(session, command.flows_after, deadline)
 
         self._ports.client.use(write, _needed(step), _what(step, doing), deadline)
 

@@ -18,7 +18,7 @@ from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.base.log import say
 from userspace_cni.switch.kernel_links import KernelLinks
 from userspace_cni.switch.link_names import LinkNames
-from userspace_cni.switch.ovsdb.rows.bridge_row import WRITTEN, bridge_differences, desired_node_bridge
+from userspace_cni.switch.ovsdb.rows.bridge_row import WRITTEN, desired_node_bridge, find_bridge_differences
 from userspace_cni.switch.ovsdb.rows.desired import MarkedRows
 from userspace_cni.switch.ovsdb.rows.marks import marks_of, owns
 from userspace_cni.switch.ports import PortDriver
@@ -109,14 +109,14 @@ class NodeBridgeDriver(Driver[NodeBridge]):
         """Whether the switch has no such bridge of ours, or no link of its local port."""
         if seen.ports is None:
             return False
-        marks = self._client.status().index.bridge_marks.get(step.name)
+        marks = self._client.require_session().index.bridge_marks.get(step.name)
         return marks is None or not owns(step.marks, marks) or step.name not in seen.once(self._links)
 
     def find_changes(self, step: NodeBridge, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
         """MAC and MTU, of which ovs-vswitchd sets the link's."""
         if seen.ports is None:
             return []
-        drifts = self._client.status().look(partial(self._row_differences, step))
+        drifts = self._client.require_session().look(partial(self._row_differences, step))
         return [drift for drift in drifts if drift.field in WRITTEN]
 
     @staticmethod
@@ -125,13 +125,13 @@ class NodeBridgeDriver(Driver[NodeBridge]):
 
         bridge, link = session.row("Bridge", step.name), session.row("Interface", step.name)
         found = None if bridge is None else columns_of(bridge)
-        return bridge_differences(step, found, {} if link is None else columns_of(link))
+        return find_bridge_differences(step, found, {} if link is None else columns_of(link))
 
     def _require_link(self, step: NodeBridge, session: SwitchSession) -> None:
         """Raise SwitchRefused unless the local port is open, and its link where it is looked for."""
-        from userspace_cni.switch.ovsdb.switch_reads import word_on
+        from userspace_cni.switch.ovsdb.switch_reads import read_open_state
 
-        if session.look(partial(word_on, name=step.name)) != (True, ""):
+        if session.look(partial(read_open_state, name=step.name)) != (True, ""):
             raise SwitchRefused(
                 f"bridge {step.name}: ovs-vswitchd has not opened its local port",
                 f"ovs-vsctl list Interface {step.name}, and the log of ovs-vswitchd",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 
-def node_ports(client: SwitchClient, bridge: str, deadline: Deadline) -> tuple[NodePort, ...]:
+def list_node_ports(client: SwitchClient, bridge: str, deadline: Deadline) -> tuple[NodePort, ...]:
     """The links of the node, without addresses. A client of one call replicates the fewest rows that tell. Raises Unavailable."""
     from userspace_cni.ovsdb.database import every_name, named, of_type
 
@@ -33,7 +33,7 @@ def node_ports(client: SwitchClient, bridge: str, deadline: Deadline) -> tuple[N
     return tuple(replace(each, least=least) for each in found)
 
 
-def ports_with_mac(client: SwitchClient, bridge: str, mac: str, deadline: Deadline) -> tuple[PodPort, ...]:
+def find_ports_with_mac(client: SwitchClient, bridge: str, mac: str, deadline: Deadline) -> tuple[PodPort, ...]:
     """The ports of pods on the bridge that have this MAC, which is in small letters. Raises Unavailable.
 
     A resident client finds them by the MAC; one of a call has the server choose the rows.
@@ -41,7 +41,7 @@ def ports_with_mac(client: SwitchClient, bridge: str, mac: str, deadline: Deadli
     from userspace_cni.ovsdb.database import named, with_ids
 
     what, marks = f"bridge {bridge}: looking for ports with MAC {mac}", {"owner": OWNER, ATTACHED_MAC: mac}
-    names = client.read(lambda session: session.index.with_mac(mac), with_ids(marks), what, deadline)
+    names = client.read(lambda session: session.index.find_with_mac(mac), with_ids(marks), what, deadline)
     if not names:
         return ()
     return client.read(partial(_pod_ports, bridge, names), named(*names), what, deadline)
@@ -81,9 +81,9 @@ def _ports(bridge: str, names: Iterable[str], session: SwitchSession) -> tuple[N
 def _found(bridge: str, names: Iterable[str], session: SwitchSession) -> Iterator[NodePort]:
     """Those of the names that are on the bridge; an internal port has one interface, which has its name."""
     from userspace_cni.ovsdb.column_values import value_of
-    from userspace_cni.switch.ovsdb.switch_reads import local_port_without_mtu
+    from userspace_cni.switch.ovsdb.switch_reads import find_local_port_without_mtu
 
-    unheld = local_port_without_mtu(session, session.row("Bridge", bridge))
+    unheld = find_local_port_without_mtu(session, session.row("Bridge", bridge))
     for port in _on_bridge(bridge, names, session):
         name = value_of(port, "name")
         interface = session.row("Interface", name)
@@ -112,15 +112,15 @@ def _counts(name: str, bridge: str, interface: Any) -> bool:
 
 def _least_mtu(bridge: str, session: SwitchSession) -> int:
     """The smallest MTU of the bridge's ports that are neither pods' nor links of the node, 0 for none."""
-    from userspace_cni.ovsdb.column_values import references, value_of
+    from userspace_cni.ovsdb.column_values import read_references, value_of
 
     ports, interfaces = session.tables["Port"].rows, session.tables["Interface"].rows
     row = session.row("Bridge", bridge)
     mtus = []
-    for port in (ports[each] for each in references(row, "ports") if each in ports) if row is not None else ():
+    for port in (ports[each] for each in read_references(row, "ports") if each in ports) if row is not None else ():
         if is_ours(value_of(port, "external_ids")):
             continue
-        for interface in (interfaces[each] for each in references(port, "interfaces") if each in interfaces):
+        for interface in (interfaces[each] for each in read_references(port, "interfaces") if each in interfaces):
             if value_of(interface, "type") not in ("internal", "patch"):
                 mtus += [mtu for mtu in value_of(interface, "mtu") if mtu]
     return min(mtus, default=0)

@@ -117,7 +117,7 @@ class LogicalPorts:
         left = deadline.remaining()
         end = deadline.within(max(left - _SPARE_S, left / 2))
         while (found := watch.wait(end.within(_PATIENCE_S).remaining())) is None and end.remaining():
-            liveness = self._daemon.recent(deadline)
+            liveness = self._daemon.ask_shared(deadline)
             if liveness.state == "dead":
                 watch.forget()
                 raise Unavailable(f"ovs-vswitchd is dead: {liveness.reason}", "see its log, and restart it")

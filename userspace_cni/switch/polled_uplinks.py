@@ -87,7 +87,7 @@ class PolledUplinkDriver(UplinkDriver):
         """Whether the switch has no such port, or opens it otherwise."""
         if seen.ports is None:
             return False
-        row = self._client.status().look(partial(self._row, step))
+        row = self._client.require_session().look(partial(self._row, step))
         return row is None or any(row.interfaces.get(each.name, {}).get("type") != each.type for each in step.interfaces)
 
     def find_changes(self, step: UplinkPort, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - the interface

@@ -38,14 +38,14 @@ class PortFlowDriver(Driver[PortFlow]):
         """Add the flow, or add it again. Raises Unavailable for a port that is not open, SwitchRefused."""
         source = self._number(step.source, deadline)
         target = self._number(step.target, deadline) if step.target else None
-        with Flows(self._ports.management(step.bridge), deadline) as connection:
+        with Flows(self._ports.locate_management(step.bridge), deadline) as connection:
             connection.add(Flow(source, target, step.cookie, IDLE_S, HARD_S), deadline)
 
     def undo(self, step: PortFlow, deadline: Deadline) -> None:
         """Delete the flow, and wait until the switch confirms it. Raises Unavailable, SwitchRefused while that is unknown."""
         try:
             which = ONE_PORT if step.source else ONE_RUN
-            flows.forget(self._ports.management(step.bridge), step.cookie, deadline.within(FLOW_S), which)
+            flows.forget(self._ports.locate_management(step.bridge), step.cookie, deadline.within(FLOW_S), which)
         except UserspaceError as error:
             if not step.own_bridge:
                 raise

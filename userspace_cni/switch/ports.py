@@ -26,8 +26,8 @@ from userspace_cni.switch.kernel_links import KernelLinks, NoLinks
 from userspace_cni.switch.link_names import LinkNames
 from userspace_cni.switch.ovn_installation import LogicalPorts
 from userspace_cni.switch.ovsdb.rows.desired import MirrorPart
-from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, identity, marks_of
-from userspace_cni.switch.ovsdb.rows.port_row import desired_port, differences, marked_port, written_differences
+from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, marks_of, select_identity
+from userspace_cni.switch.ovsdb.rows.port_row import desired_port, find_differences, find_written_differences, marked_port
 from userspace_cni.switch.ovsdb.switch_database import SwitchClient
 from userspace_cni.switch.port_sockets import GivenUp, NoSockets, PortSockets
 from userspace_cni.switch.read_back import ReadBack
@@ -126,14 +126,14 @@ class PortDriver(SwitchView, Driver[OvsPort]):
                 # closing a former link of this name, ovs-vswitchd writes back the flags that it knew: this one may be down by now
                 self._links.set_up(step.name)
             if command.flows_after is not None:
-                self._flows.after(command.api, command.flows_after, deadline)
+                self._flows.renew_after(command.api, command.flows_after, deadline)
             self._logical.await_installed(command.api, step, deadline)
 
         added = self.client.use(add, needs, what, deadline)
 
         def rest() -> None:
             try:
-                with self.client.attempting(what):
+                with self.client.describe_attempt(what):
                     served(added)
             except SessionLost:
                 self.client.use(lambda session: served(add(session)), needs, what, deadline)
@@ -149,12 +149,12 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         """
         from userspace_cni.ovsdb.database import named
         from userspace_cni.switch.ovsdb.delete import Delete
-        from userspace_cni.switch.ovsdb.switch_reads import lacking
+        from userspace_cni.switch.ovsdb.switch_reads import find_missing
 
         def delete(session: SwitchSession) -> tuple[Delete, frozenset[str]]:
             command = Delete(session, marked_port(step.ref))
             session.transact([command], deadline)
-            return command, lacking(session, command.links)
+            return command, find_missing(session, command.links)
 
         needs = named(step.name, step.bridge) | _marked(step)
         done, gone = self.client.use(delete, needs, f"port {step.name}: deleting it", deadline)
@@ -180,14 +180,14 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         index = self._links.index(step.name) if step.interface.link_by == "us" else None
 
         def look(session: SwitchSession) -> list[Drift]:
-            return differences(step, find_port(session, step.name), index)
+            return find_differences(step, find_port(session, step.name), index)
 
         # The replica may lag behind writes of other processes: so the server is asked before a drift is reported.
         what = f"port {step.name}: reading it"
         drifts = self.client.read(look, _rows_of(step), what, deadline, enough=lambda found: not found)
         liveness = self.daemon.ask(deadline)
         if liveness.state == "alive":
-            drifts += self._read_back.drifts(step, deadline)
+            drifts += self._read_back.find_drifts(step, deadline)
         if liveness.state == "dead":
             drifts.append(Drift(f"port {step.name}", "", "a switch that serves it", Dead("ovs-vswitchd dead"), liveness.reason))
         return drifts
@@ -198,7 +198,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         if seen.ports is None:
             return False
         marks = seen.ports.get(step.name)
-        if marks is None or step.name in seen.once(self.closed_ports):
+        if marks is None or step.name in seen.once(self.list_closed_ports):
             return True
         if step.interface.link_by == "us":
             link = seen.once(self._links).get(step.name)
@@ -206,9 +206,9 @@ class PortDriver(SwitchView, Driver[OvsPort]):
                 return True
         if step.interface.link_by == "switch" and step.name not in seen.once(self._links):
             return True
-        if step.server_path and step.name in seen.once(self.unconnected_ports) and self._given_up.look(step):
+        if step.server_path and step.name in seen.once(self.list_unconnected_ports) and self._given_up.look(step):
             return True
-        return any((name, step.name) not in seen.once(self.mirror_outputs) for name in step.mirror_outputs)
+        return any((name, step.name) not in seen.once(self.list_mirror_outputs) for name in step.mirror_outputs)
 
     def find_changes(self, step: OvsPort, seen: SharedReads, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - it is all in the replica
         """What of its rows another program has written."""
@@ -216,32 +216,32 @@ class PortDriver(SwitchView, Driver[OvsPort]):
 
         if seen.ports is None:
             return []
-        row = self.client.status().look(lambda session: find_port(session, step.name))
-        return written_differences(step, row) if row else []
+        row = self.client.require_session().look(lambda session: find_port(session, step.name))
+        return find_written_differences(step, row) if row else []
 
-    def closed_ports(self) -> frozenset[str]:
+    def list_closed_ports(self) -> frozenset[str]:
         """Names of the ports of attachments and of the node that ovs-vswitchd could not open, and for which a retry is due.
 
         From the replica of a resident driver. Raises Unavailable.
         """
-        from userspace_cni.switch.ovsdb.switch_reads import closed_ports
+        from userspace_cni.switch.ovsdb.switch_reads import list_closed_ports
 
         seen = self.daemon.seen
         lives = seen is not None and seen.state == "alive"
-        closed = self.client.status().look(lambda session: closed_ports(session, unseen=lives))
+        closed = self.client.require_session().look(lambda session: list_closed_ports(session, unseen=lives))
         self._retries.keep(set(closed))
         return frozenset(name for name in closed if self._retries.is_due(name, self.daemon.name))
 
-    def unconnected_ports(self) -> frozenset[str]:
+    def list_unconnected_ports(self) -> frozenset[str]:
         """Names of the ports of attachments to whose applications DPDK connects, and is not connected.
 
         None of them where ovs-vswitchd did not live at the last look. From the replica of a resident driver. Raises Unavailable.
         """
-        from userspace_cni.switch.ovsdb.switch_reads import unconnected_ports
+        from userspace_cni.switch.ovsdb.switch_reads import list_unconnected_ports
 
         seen = self.daemon.seen
         lives = seen is not None and seen.state == "alive"
-        found = self.client.status().look(unconnected_ports) if lives else frozenset[str]()
+        found = self.client.require_session().look(list_unconnected_ports) if lives else frozenset[str]()
         self._given_up.keep(found)
         return found
 
@@ -251,10 +251,10 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         Raises Unavailable where that cannot be seen: unknown is not free.
         """
         from userspace_cni.ovsdb.database import named
-        from userspace_cni.switch.ovsdb.switch_reads import lacking
+        from userspace_cni.switch.ovsdb.switch_reads import find_missing
 
         def judge(session: SwitchSession) -> None:
-            for name in lacking(session, names):
+            for name in find_missing(session, names):
                 LinkNames(self._links, self._read_back).require_free(name, session, deadline)
 
         self.client.use(judge, named(*names), "looking for the names of a port", deadline)
@@ -265,7 +265,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         `keep` gets mirrors of all stores, and must keep those that a record names: their output is made again. Needs a resident
         driver.
         """
-        from userspace_cni.switch.ovsdb.bridge_mirrors import without_output
+        from userspace_cni.switch.ovsdb.bridge_mirrors import find_without_output
         from userspace_cni.switch.ovsdb.sweeps import SweepMirrors
 
         def sweep(session: SwitchSession) -> int:
@@ -274,12 +274,12 @@ class PortDriver(SwitchView, Driver[OvsPort]):
             return command.swept
 
         def orphans(session: SwitchSession) -> bool:
-            return any(not keep(value_of(row, "external_ids")) for _, row in without_output(session.replica))
+            return any(not keep(value_of(row, "external_ids")) for _, row in find_without_output(session.replica))
 
         from userspace_cni.ovsdb.column_values import value_of
 
         what = "removing mirrors without an output"
-        if not self.client.status().look(orphans):
+        if not self.client.require_session().look(orphans):
             return 0
         return self.client.use(sweep, frozenset(), what, deadline)
 
@@ -288,11 +288,11 @@ class PortDriver(SwitchView, Driver[OvsPort]):
 
         A port that another program deleted leaves them. Raises Unavailable.
         """
-        from userspace_cni.switch.ovsdb.port_limits import orphans
+        from userspace_cni.switch.ovsdb.port_limits import find_orphans
         from userspace_cni.switch.ovsdb.sweeps import SweepLimits
 
         store = self._store()
-        if not self.client.status().look(lambda session: orphans(session.replica, store)):
+        if not self.client.require_session().look(lambda session: find_orphans(session.replica, store)):
             return 0
 
         def sweep(session: SwitchSession) -> int:
@@ -328,4 +328,4 @@ def _rows_of(step: OvsPort) -> frozenset[Clause]:
 def _marked(step: OvsPort | PortRef) -> frozenset[Clause]:
     from userspace_cni.ovsdb.database import with_ids
 
-    return with_ids(identity(step.marks)) if step.marks else frozenset()
+    return with_ids(select_identity(step.marks)) if step.marks else frozenset()

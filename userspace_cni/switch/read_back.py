@@ -16,7 +16,7 @@ from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.switch.kernel_links import KernelLinks, NoLinks
 from userspace_cni.switch.ovsdb.rows.bridge_row import DATAPATH_TYPE
 from userspace_cni.switch.ovsdb.rows.interface_row import interface_row
-from userspace_cni.switch.ovsdb.rows.qos_row import described, not_in_force, policing_columns, qos_row
+from userspace_cni.switch.ovsdb.rows.qos_row import describe_limit, policing_columns, qos_row, why_not_in_force
 from userspace_cni.switch.vswitchd import Daemon
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ class ReadBack:
 
         Raises SwitchRefused with its error, or for a bridge or limit that it has not made; Unavailable when it does not answer.
         """
-        from userspace_cni.switch.ovsdb.switch_reads import word_on
+        from userspace_cni.switch.ovsdb.switch_reads import read_open_state
 
         session: SwitchSession = added.api
-        word = partial(word_on, session, step.name)
+        word = partial(read_open_state, session, step.name)
         if added.done is not None:
             self.wait(added.done, deadline)
             if session.look(lambda _: word()) is None and step.datapath != DATAPATH_TYPE:
@@ -60,7 +60,7 @@ class ReadBack:
         if answer is not None and not answer[0]:
             look = f"ovs-vsctl list Interface {step.name}, and the log of ovs-vswitchd{interface_row(step).opened_by}"
             raise SwitchRefused(f"port {step.name}: {answer[1]}", look)
-        for drift in self.drifts(step, deadline):
+        for drift in self.find_drifts(step, deadline):
             found = drift.found.words if isinstance(drift.found, Condition) else drift.found
             raise SwitchRefused(f"port {step.name}: ovs-vswitchd has set {found}, not {drift.expected}", drift.details)
 
@@ -80,7 +80,7 @@ class ReadBack:
         if watch.wait(deadline.within(WORD_SECONDS).remaining()) is None:
             watch.forget()
 
-    def drifts(self, step: OvsPort, deadline: Deadline) -> list[Drift]:
+    def find_drifts(self, step: OvsPort, deadline: Deadline) -> list[Drift]:
         """The limits, if others or none are in force, and what of the node's own link differs; of the limit to the pod nothing
         while the control socket is out of reach."""
         return self._limit_drifts(step, deadline) + (self._link_drifts(step) if step.interface.link_by == "switch" else [])
@@ -105,19 +105,19 @@ class ReadBack:
         if row is None:
             return []
         try:
-            shown = self._daemon.command("qos/show", step.name, deadline=deadline.within(PATIENCE_SECONDS))
+            shown = self._daemon.run_command("qos/show", step.name, deadline=deadline.within(PATIENCE_SECONDS))
         except Unavailable:
             return []
         except SwitchRefused:
             shown = ""  # it has no such port
-        other = not_in_force(row, shown)
+        other = why_not_in_force(row, shown)
         field = "limit from the node" if step.interface.link_by == "switch" else "limit to the pod"
-        return [Drift(f"port {step.name}", field, described(row), *other)] if other else []
+        return [Drift(f"port {step.name}", field, describe_limit(row), *other)] if other else []
 
     def wait(self, watch: Watch[T] | None, deadline: Deadline, *, or_dead: bool = False) -> T | None:
         """The value of the watch. Raises Unavailable at the deadline, and for a dead ovs-vswitchd unless `or_dead`."""
         while watch is not None and (found := watch.wait(deadline.within(PATIENCE_SECONDS).remaining())) is None:
-            liveness = self._daemon.recent(deadline)
+            liveness = self._daemon.ask_shared(deadline)
             if liveness.state == "dead" and or_dead:
                 return None
             if liveness.state == "dead":

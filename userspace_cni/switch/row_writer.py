@@ -27,11 +27,11 @@ class RowWriter:
     def write(self, session: SwitchSession, deadline: Deadline) -> Put:
         """Commit the rows; the command that has written the last of them. Raises as Put and LinkNames."""
         from userspace_cni.switch.ovsdb.put import Put
-        from userspace_cni.switch.ovsdb.switch_reads import lacking
+        from userspace_cni.switch.ovsdb.switch_reads import find_missing
 
         rows, held = self._rows, self._held
         while True:
-            for name in lacking(session, rows.new_names) - held.names:
+            for name in find_missing(session, rows.new_names) - held.names:
                 held.hold(name, session, deadline, gets_tap=rows.new_names[name])
             command = Put(session, rows, self._afxdp_max, frozenset(held.names))
             session.transact([command], deadline)

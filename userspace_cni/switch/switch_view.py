@@ -16,7 +16,7 @@ from userspace_cni.base.errors import NotServing, SwitchRefused, Unavailable
 from userspace_cni.base.port_kinds import Datapath
 from userspace_cni.switch.ovsdb.rows.bridge_row import DATAPATH_TYPE, datapath_of, missing_bridge_of_ovn
 from userspace_cni.switch.ovsdb.rows.interface_row import SERVER_PATH
-from userspace_cni.switch.ovsdb.rows.marks import BridgeMaker, is_ours, made_by
+from userspace_cni.switch.ovsdb.rows.marks import BridgeMaker, find_maker, is_ours
 from userspace_cni.switch.ovsdb.rows.port_row import KnownPort, ref_of
 from userspace_cni.switch.ovsdb.rows.switch_row import Abilities, SwitchSettings
 from userspace_cni.switch.ovsdb.switch_database import SwitchClient
@@ -52,7 +52,7 @@ class SwitchView:
         self.client = client
         self.daemon = Daemon(client.remote, ovs_rundir)
 
-    def management(self, bridge: str) -> str:
+    def locate_management(self, bridge: str) -> str:
         """The bridge's management socket, on which it speaks OpenFlow, as this process sees it."""
         return f"{self.daemon.rundir}/{bridge}.mgmt"
 
@@ -95,7 +95,7 @@ class SwitchView:
         from userspace_cni.switch.openflow.management import Management
 
         try:
-            with Management(self.management(bridge), deadline):
+            with Management(self.locate_management(bridge), deadline):
                 return True
         except SwitchRefused:  # it speaks, if in no version of ours
             return True
@@ -106,7 +106,7 @@ class SwitchView:
     def _service(self) -> BridgeService:
         from userspace_cni.switch.bridge_service import BridgeService
 
-        return BridgeService(self.management)
+        return BridgeService(self.locate_management)
 
     def reach(self, name: str, bridge: str, deadline: Deadline) -> BridgeMaker:
         """Open the session with OVSDB for this port; returns who made its bridge.
@@ -117,7 +117,7 @@ class SwitchView:
 
         def look(session: SwitchSession) -> BridgeMaker:
             marks = session.index.bridge_marks.get(bridge)
-            return "" if marks is None else made_by(marks)
+            return "" if marks is None else find_maker(marks)
 
         return self.client.use(look, named(name, bridge), f"port {name}: before adding it", deadline)
 
@@ -126,31 +126,31 @@ class SwitchView:
     ) -> list[PortRef]:
         """Every port of a pod with our owner mark and the given marks, of any store."""
         from userspace_cni.ovsdb.database import with_ids
-        from userspace_cni.switch.ovsdb.switch_reads import port_rows
+        from userspace_cni.switch.ovsdb.switch_reads import list_port_rows
 
         chosen = {"network": network, "container-id": container_id, "ifname": ifname}
         wanted = {"owner": OWNER} | {key: value for key, value in chosen.items() if value is not None}
-        rows = self.client.read(lambda session: port_rows(session, wanted), with_ids(wanted), "listing our ports", deadline)
+        rows = self.client.read(lambda session: list_port_rows(session, wanted), with_ids(wanted), "listing our ports", deadline)
         return sorted(map(ref_of, (row for row in rows if is_ours(row.marks))), key=lambda step: step.name)
 
     def list_owned(self) -> dict[str, Mapping[str, str]]:
         """external_ids of every port with our owner mark, by name, from the replica of a resident driver. Raises Unavailable."""
-        marks = self.client.status().index.marks.copy()
+        marks = self.client.require_session().index.marks.copy()
         return {name: of for name, of in marks.items() if is_ours(of)}
 
-    def of_kind(self, kind: OwnerKind, store: str) -> dict[str, Mapping[str, str]]:
+    def list_of_kind(self, kind: OwnerKind, store: str) -> dict[str, Mapping[str, str]]:
         """external_ids of every port of this store for such owners, by name, from the replica of a resident driver.
 
         Raises Unavailable.
         """
-        marks = self.client.status().index.marks.copy()
+        marks = self.client.require_session().index.marks.copy()
         return {name: of for name, of in marks.items() if owner_kind(of) == kind and of.get("store") == store}
 
-    def mirror_outputs(self) -> frozenset[tuple[str, str]]:
-        """As `reads.mirror_outputs`, from a resident replica. May raise Unavailable."""
-        from userspace_cni.switch.ovsdb.switch_reads import mirror_outputs
+    def list_mirror_outputs(self) -> frozenset[tuple[str, str]]:
+        """As `switch_reads.list_mirror_outputs`, from a resident replica. May raise Unavailable."""
+        from userspace_cni.switch.ovsdb.switch_reads import list_mirror_outputs
 
-        return self.client.status().look(mirror_outputs)
+        return self.client.require_session().look(list_mirror_outputs)
 
     def has_failed(self, name: str, deadline: Deadline) -> bool:
         """Whether an ovs-vswitchd that may be alive could not open the port of that name. Raises Unavailable."""
@@ -165,45 +165,47 @@ class SwitchView:
 
     def list_ports(self) -> list[KnownPort]:
         """All ports but the local ones of bridges, from the replica of a resident driver. Raises Unavailable."""
-        from userspace_cni.switch.ovsdb.switch_reads import known_ports
+        from userspace_cni.switch.ovsdb.switch_reads import list_ports
 
-        return self.client.status().look(known_ports)
+        return self.client.require_session().look(list_ports)
 
     @property
     def dpdk(self) -> bool:
         """Whether DPDK runs, from the replica of a resident driver. Raises Unavailable."""
-        return self.client.status().index.dpdk
+        return self.client.require_session().index.dpdk
 
     def has_bridge(self, name: str) -> bool:
         """Whether there is a bridge of that name, from the replica of a resident driver; False without a session."""
-        return self.client.connected and name in self.client.status().index.bridge_marks
+        return self.client.connected and name in self.client.require_session().index.bridge_marks
 
-    def administrators_bridges(self) -> frozenset[str]:
+    def list_administrators_bridges(self) -> frozenset[str]:
         """Names of the bridges that are not ours and can have vhost-user ports, from the replica of a resident driver.
 
         Costs no lock. Raises Unavailable.
         """
-        index = self.client.status().index
+        index = self.client.require_session().index
         marks = index.bridge_marks.copy()
         kinds = index.datapaths.copy().items()
         return frozenset(name for name, kind in kinds if kind == DATAPATH_TYPE and not is_ours(marks.get(name, {})))
 
-    def hardware(self) -> tuple[Mapping[str, tuple[str, ...]], str]:
+    def read_hardware(self) -> tuple[Mapping[str, tuple[str, ...]], str]:
         """The device arguments of the NICs of each bridge, and other_config:pmd-cpu-mask, "" if unset.
 
         From the replica of a resident driver. Raises Unavailable.
         """
-        from userspace_cni.switch.ovsdb.switch_reads import other_config, uplinks
+        from userspace_cni.switch.ovsdb.switch_reads import list_uplinks, read_other_config
 
-        return self.client.status().look(lambda session: (uplinks(session), other_config(session).get("pmd-cpu-mask", "")))
+        return self.client.require_session().look(
+            lambda session: (list_uplinks(session), read_other_config(session).get("pmd-cpu-mask", ""))
+        )
 
-    def able(self, deadline: Deadline) -> Abilities:
+    def read_abilities(self, deadline: Deadline) -> Abilities:
         """What kinds of ports and bridges the switch can have. Raises Unavailable."""
-        from userspace_cni.switch.ovsdb.switch_reads import abilities
+        from userspace_cni.switch.ovsdb.switch_reads import read_abilities
 
-        return self.client.read(abilities, frozenset(), "asking what the switch can do", deadline)
+        return self.client.read(read_abilities, frozenset(), "asking what the switch can do", deadline)
 
-    def limit_drops(self, deadline: Deadline) -> list[LimitDrops]:
+    def read_limit_drops(self, deadline: Deadline) -> list[LimitDrops]:
         """The frames that limits of our ports have dropped; asks of limited ports alone. For a resident driver.
 
         Raises Unavailable and SwitchRefused.
@@ -212,7 +214,7 @@ class SwitchView:
 
         return counters.ask_drops(self.client, self.daemon, deadline)
 
-    def counters(self, deadline: Deadline) -> list[Counters]:
+    def read_counters(self, deadline: Deadline) -> list[Counters]:
         """The switch's counters of the ports with our owner mark. Raises Unavailable and SwitchRefused."""
         from userspace_cni.switch import counters
 
@@ -234,18 +236,18 @@ class SwitchView:
 
         return self.client.read(look, with_ids(dict(chosen)), what, deadline)
 
-    def facts(self, deadline: Deadline) -> SwitchSettings:
+    def read_settings(self, deadline: Deadline) -> SwitchSettings:
         """The settings of the switch, of a resident driver with the MTUs of all ports. Raises Unavailable."""
-        from userspace_cni.switch.ovsdb.switch_reads import switch_facts
+        from userspace_cni.switch.ovsdb.switch_reads import read_switch_settings
 
-        return self.client.read(switch_facts, frozenset(), "reading the switch's settings", deadline)
+        return self.client.read(read_switch_settings, frozenset(), "reading the switch's settings", deadline)
 
-    def vhost_sock_dir(self, deadline: Deadline) -> str:
+    def read_vhost_sock_dir(self, deadline: Deadline) -> str:
         """Open_vSwitch.other_config:vhost-sock-dir, relative to OVS's run directory; "" if unset."""
 
-        from userspace_cni.switch.ovsdb.switch_reads import other_config
+        from userspace_cni.switch.ovsdb.switch_reads import read_other_config
 
-        return self.client.read(other_config, frozenset(), "reading vhost-sock-dir", deadline).get("vhost-sock-dir", "")
+        return self.client.read(read_other_config, frozenset(), "reading vhost-sock-dir", deadline).get("vhost-sock-dir", "")
 
     def require_serving(
         self, bridge: str, deadline: Deadline, *, datapath: Datapath = DATAPATH_TYPE, needs_dpdk: bool = True
@@ -276,7 +278,7 @@ class SwitchView:
     def _facts(self, bridge: str, deadline: Deadline) -> tuple[bool, str | None]:
         """Whether DPDK runs, and the datapath type of the bridge (None: there is none); a resident driver does not wait."""
         if self.client.resident:
-            index = self.client.status().index
+            index = self.client.require_session().index
             return index.dpdk, index.datapaths.get(bridge)
 
         def look(session: SwitchSession) -> tuple[bool, str | None]:

@@ -26,12 +26,12 @@ from userspace_cni.switch.ovsdb.rows.uplink_row import (
     SYSTEM,
     UplinkRow,
     desired_uplink,
-    link_behind,
-    uplink_differences,
+    find_kernel_link,
+    find_uplink_differences,
+    find_written_differences,
     why_closed,
     why_other_mtu,
     why_unable,
-    written_differences,
 )
 from userspace_cni.switch.ports import PortDriver
 from userspace_cni.switch.read_back import ReadBack
@@ -66,7 +66,7 @@ class UplinkDriver(Driver[UplinkPort]):
         interface that it has opened, another MTU than asked. Unavailable: it does not answer, or the bridge is missing.
         """
         from userspace_cni.ovsdb.database import every_name
-        from userspace_cni.switch.ovsdb.switch_reads import abilities
+        from userspace_cni.switch.ovsdb.switch_reads import read_abilities
 
         nics, marks = self._links(step.switch_netns), marks_of(step, self._store())
         rows = desired_uplink(step, marks, self._indexes(step, nics))
@@ -77,7 +77,7 @@ class UplinkDriver(Driver[UplinkPort]):
                 nics.set_offloads(each.name, _MERGING, on=False)
 
         def put(session: SwitchSession) -> None:
-            if unable := why_unable(step, session.look(abilities)):
+            if unable := why_unable(step, session.look(read_abilities)):
                 raise SwitchRefused(*unable)
             command = writer.write(session, deadline)
             self._read_back.wait(command.done, deadline)
@@ -85,7 +85,7 @@ class UplinkDriver(Driver[UplinkPort]):
 
         self._client.use(put, every_name(), f"uplink {step.name}: adding it to bridge {step.bridge}", deadline)
         self._detach([device for device, present in step.devices.items() if not present], deadline)
-        for name in filter(None, map(link_behind, step.present)):
+        for name in filter(None, map(find_kernel_link, step.present)):
             # closing a former link of this name, ovs-vswitchd writes back the flags that it knew: this one may be down by now
             nics.set_up(name)
 
@@ -109,12 +109,12 @@ class UplinkDriver(Driver[UplinkPort]):
         self._detach(step.devices, deadline)
         nics = self._links(step.switch_netns)
         for each in step.interfaces:
-            if name := link_behind(each):
+            if name := find_kernel_link(each):
                 nics.set_offloads(name, each.offloads or (), on=True)
                 if each.mtu:
                     nics.set_mtu(name, each.mtu)
 
-    def effects(self, step: UplinkPort) -> tuple[Sequence[str], Sequence[str]]:
+    def describe_effects(self, step: UplinkPort) -> tuple[Sequence[str], Sequence[str]]:
         """What passes the uplink."""
         tags = [str(tag) for tag in step.trunks if tag]
         untagged = "frames without a tag" if not step.trunks or 0 in step.trunks else ""
@@ -127,7 +127,7 @@ class UplinkDriver(Driver[UplinkPort]):
         takes the device from vfio-pci, or out of its slot, waits. A dead ovs-vswitchd has none."""
         for device in devices:
             try:
-                self._daemon.command("netdev-dpdk/detach", device, deadline=deadline.within(LET_GO_S))
+                self._daemon.run_command("netdev-dpdk/detach", device, deadline=deadline.within(LET_GO_S))
             except SwitchRefused as error:
                 if "not found" not in error.message:  # else it has let the device go with its port
                     say("warning", f"DPDK keeps PCI device {device}", error=error)
@@ -143,7 +143,7 @@ class UplinkDriver(Driver[UplinkPort]):
         indexes = self._found(step, nics)
 
         def look(session: SwitchSession) -> list[Drift]:
-            return uplink_differences(step, self._row(step, session), indexes)
+            return find_uplink_differences(step, self._row(step, session), indexes)
 
         drifts = self._client.read(
             look, every_name(), f"uplink {step.name}: reading it", deadline, enough=lambda found: not found
@@ -158,8 +158,8 @@ class UplinkDriver(Driver[UplinkPort]):
         """What of its rows another program has written: VLANs, bond, MTU, queues. And offloads of its NICs that break TCP."""
         if seen.ports is None:
             return []
-        row = self._client.status().look(partial(self._row, step))
-        return [*(written_differences(step, row) if row else ()), *self._offloads_on(step, self._links(step.switch_netns))]
+        row = self._client.require_session().look(partial(self._row, step))
+        return [*(find_written_differences(step, row) if row else ()), *self._offloads_on(step, self._links(step.switch_netns))]
 
     @staticmethod
     def _offloads_on(step: UplinkPort, nics: Nics) -> list[Drift]:
@@ -175,13 +175,13 @@ class UplinkDriver(Driver[UplinkPort]):
         opened and its next retry is due."""
         if seen.ports is None:
             return False
-        row = self._client.status().look(partial(self._row, step))
+        row = self._client.require_session().look(partial(self._row, step))
         if row is None or row.bridge != step.bridge:
             return True
         found = seen.once(self._links(step.switch_netns))
         closed = False
         for each in step.present:
-            columns, link = row.interfaces.get(each.name), link_behind(each)
+            columns, link = row.interfaces.get(each.name), find_kernel_link(each)
             if columns is None:
                 return True
             if link and columns["external_ids"].get(IFINDEX) != str(found[link].index if link in found else 0):
@@ -219,7 +219,7 @@ class UplinkDriver(Driver[UplinkPort]):
     @staticmethod
     def _found(step: UplinkPort, nics: Nics) -> dict[str, int]:
         """The index of the link behind each interface, 0 for a missing one; those that the kernel does not know are left out."""
-        links = {each.name: link_behind(each) for each in step.present}
+        links = {each.name: find_kernel_link(each) for each in step.present}
         return {name: nics.index(link) for name, link in links.items() if link}
 
     def _require(self, step: UplinkPort, session: SwitchSession, deadline: Deadline) -> None:

@@ -72,7 +72,7 @@ class Daemon:
     def __init__(self, ovsdb: str, rundir: str) -> None:
         self.rundir = rundir
         self.seen: DaemonLiveness | None = None
-        """The result of the last `watch` or `recent`."""
+        """The result of the last `watch` or `ask_shared`."""
         self._ovsdb = ovsdb
         self._asking = threading.Lock()
         self._seen_at = 0.0
@@ -92,7 +92,7 @@ class Daemon:
         self.seen, self._seen_at = seen, time.monotonic()
         return seen
 
-    def recent(self, deadline: Deadline) -> DaemonLiveness:
+    def ask_shared(self, deadline: Deadline) -> DaemonLiveness:
         """As `ask`, but callers at the same time share one answer."""
         with self._asking:
             if self.seen is None or time.monotonic() - self._seen_at > _RECENT_S:
@@ -100,7 +100,7 @@ class Daemon:
                 self._seen_at = time.monotonic()
             return self.seen
 
-    def command(self, method: str, *params: str, deadline: Deadline) -> str:
+    def run_command(self, method: str, *params: str, deadline: Deadline) -> str:
         """The answer to a command of ovs-appctl(8). Raises Unavailable without one, SwitchRefused with the daemon's own error."""
         failures: list[NoAnswer] = []
         for path in _control_sockets(self.rundir):

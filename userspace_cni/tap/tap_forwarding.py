@@ -342,7 +342,7 @@ class _AttachAsServer(_Attach):
 
     def next(self) -> FrontEnd | None:
         while True:
-            if not self._listener.in_place():
+            if not self._listener.is_in_place():
                 self._listen_again()
             ready = self._ready(_LOOK_S)
             if self._stop_fd in ready:

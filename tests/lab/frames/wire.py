@@ -83,7 +83,7 @@ class Wire(Closing):
             self.tx.append(far_tx)
             self.pairs.append(QueuePair(index, tx, rx, self))
 
-    def failed(self) -> FastPathError | None:
+    def why_failed(self) -> FastPathError | None:
         """The failure that a test has set."""
         return self.problem
 

@@ -70,7 +70,7 @@ class MemoryPorts:
     def watch_liveness(self) -> Alive:
         return self.alive
 
-    def facts(self, deadline: Deadline) -> Facts:
+    def read_settings(self, deadline: Deadline) -> Facts:
         return self.told
 
     def require_serving(self, bridge: str, deadline: Deadline) -> None:

@@ -80,7 +80,7 @@ class LampDriver(Driver[Lamp]):
             raise Unavailable("the switch on the wall does not answer")
         self.lit.discard(step.room)
 
-    def effects(self, step: Lamp) -> tuple[Sequence[str], Sequence[str]]:
+    def describe_effects(self, step: Lamp) -> tuple[Sequence[str], Sequence[str]]:
         return ("there is light",), ("there is none",)
 
     def check(self, step: Lamp, deadline: Deadline) -> list[Drift]:

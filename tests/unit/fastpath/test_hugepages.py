@@ -10,11 +10,11 @@ from userspace_cni.fastpath.memory.hugepages import (
     HugepagePool,
     HugePages,
     HugetlbMount,
+    format_size,
     look,
-    machine_pools,
-    mounts,
-    node_pools,
-    size_text,
+    parse_mounts,
+    read_machine_pools,
+    read_node_pools,
 )
 
 MIB2, GIB = 2 << 20, 1 << 30
@@ -44,12 +44,12 @@ def sysfs(tmp_path: Path) -> str:
 
 def test_pools_of_the_machine(sysfs: str) -> None:
     """Total, free, reserved and surplus pages of each size, smallest page first."""
-    assert machine_pools(sysfs) == (HugepagePool(MIB2, None, 96, 64, 4, 1), HugepagePool(GIB, None, 2, 0, 0, 0))
+    assert read_machine_pools(sysfs) == (HugepagePool(MIB2, None, 96, 64, 4, 1), HugepagePool(GIB, None, 2, 0, 0, 0))
 
 
 def test_pools_of_nodes(sysfs: str) -> None:
     """Each NUMA node has its own pools; promised pages are known for the machine only."""
-    assert node_pools(sysfs) == (
+    assert read_node_pools(sysfs) == (
         HugepagePool(MIB2, 0, 32, 0, None, 0),
         HugepagePool(MIB2, 10, 64, 64, None, 1),
         HugepagePool(GIB, 10, 2, 0, None, 0),
@@ -58,7 +58,7 @@ def test_pools_of_nodes(sysfs: str) -> None:
 
 def test_promised_pages_are_not_available(sysfs: str) -> None:
     """A page that is promised to a mapping is free, but not available to another."""
-    assert machine_pools(sysfs)[0].available == 60
+    assert read_machine_pools(sysfs)[0].available == 60
 
 
 def test_finest_pools() -> None:
@@ -67,13 +67,13 @@ def test_finest_pools() -> None:
         (HugepagePool(MIB2, None, 3, 3, 0, 0), HugepagePool(GIB, None, 1, 1, 0, 0)),
         (HugepagePool(MIB2, 0, 3, 3, None, 0),),
     )
-    assert HugePages(machine, node, ()).pools() == (node[0], machine[1])
+    assert HugePages(machine, node, ()).list_pools() == (node[0], machine[1])
 
 
 def test_kernel_without_huge_pages(tmp_path: Path) -> None:
     """No sysfs, no mountinfo: nothing there, and no error."""
     found = look(str(tmp_path / "sys"), str(tmp_path / "mountinfo"))
-    assert (found.machine, found.nodes, found.mounts, found.pools()) == ((), (), (), ())
+    assert (found.machine, found.nodes, found.mounts, found.list_pools()) == ((), (), (), ())
 
 
 def test_half_written_pools_are_left_out(tmp_path: Path) -> None:
@@ -83,12 +83,12 @@ def test_half_written_pools_are_left_out(tmp_path: Path) -> None:
     pool(place, 64, nr=1, free=1)
     (place / "hugepages-64kB" / "free_hugepages").write_text("many\n")
     (place / "other").mkdir()
-    assert machine_pools(str(tmp_path)) == ()
+    assert read_machine_pools(str(tmp_path)) == ()
 
 
 def test_mount_with_options() -> None:
     """Path, page size, mode, owner and limit of a hugetlbfs mount."""
-    assert mounts(LINE) == (HugetlbMount("/dev/huge pages", MIB2, 0o770, 5, 7, 67108864, None, True),)
+    assert parse_mounts(LINE) == (HugetlbMount("/dev/huge pages", MIB2, 0o770, 5, 7, 67108864, None, True),)
 
 
 @pytest.mark.parametrize(
@@ -102,23 +102,23 @@ def test_mount_with_options() -> None:
 )
 def test_mounts_of_every_kind(line: str, page: int | None, writable: bool) -> None:
     """Page sizes in any unit, optional fields in any number, what is read-only by mount or file system, odd names."""
-    (mount,) = mounts(line)
+    (mount,) = parse_mounts(line)
     assert (mount.path, mount.page_bytes, mount.mode, mount.uid, mount.writable) == ("/h", page, 0o755, 0, writable)
 
 
 def test_other_lines_are_no_mounts() -> None:
     """Other file systems, cut lines and an empty text are passed over, even with the word in a path."""
     text = "1 2 0:3 / / rw - ext4 /dev/sda rw\n\n64 63 0:40 / /hugetlbfs rw\n5 4 0:3 / /- rw - tmpfs hugetlbfs rw"
-    assert mounts(text) == ()
+    assert parse_mounts(text) == ()
 
 
 def test_this_machine() -> None:
     """The pools of this machine are plausible: none has more free pages than pages."""
     found = look()
-    assert all(0 <= pool.free <= pool.total for pool in found.pools())
+    assert all(0 <= pool.free <= pool.total for pool in found.list_pools())
 
 
 @pytest.mark.parametrize(("count", "text"), [(4096, "4 KiB"), (MIB2, "2 MiB"), (GIB, "1 GiB"), (1000, "1000 B"), (0, "0 B")])
 def test_sizes_in_words(count: int, text: str) -> None:
     """Bytes are written in the largest unit that divides them."""
-    assert size_text(count) == text
+    assert format_size(count) == text

@@ -162,10 +162,10 @@ def test_a_hang_up_between_messages(ahead: bool) -> None:
     """The end of a connection between messages is no fault; what came before is read first."""
     near, far = socket.socketpair()
     with Channel(near, fds_max=0 if ahead else FDS_MAX) as channel:
-        assert not channel.hung_up()
+        assert not channel.has_hung_up()
         far.sendall(encode(VhostRequest.SET_OWNER))
         far.close()
-        assert channel.hung_up()
+        assert channel.has_hung_up()
         assert received(channel).request == VhostRequest.SET_OWNER
         with pytest.raises(Disconnected):
             channel.receive(Instant.after(60))
@@ -213,7 +213,7 @@ def test_closed_by_us(ends: tuple[Channel, socket.socket]) -> None:
     channel.close()
     channel.close()
     assert channel.fileno() == -1
-    assert channel.hung_up()
+    assert channel.has_hung_up()
     with pytest.raises(Closed):
         channel.receive(Instant.after(1))
     with pytest.raises(Closed):
@@ -257,7 +257,7 @@ def test_another_connection_under_the_same_number(ends: tuple[Channel, socket.so
 
 def test_who_is_there(ends: tuple[Channel, socket.socket]) -> None:
     """`peer` returns process, user and group of the other end."""
-    assert ends[0].peer() == Peer(os.getpid(), os.getuid(), os.getgid())
+    assert ends[0].read_peer() == Peer(os.getpid(), os.getuid(), os.getgid())
 
 
 def test_deadlines() -> None:

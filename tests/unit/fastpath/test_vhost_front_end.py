@@ -101,7 +101,7 @@ def test_the_order_of_messages(path: Path) -> None:
     with nothing_left(), back_end(path) as peer:
         with attach(path) as front_end:
             assert peer.names == ATTACHMENT
-            assert front_end.alive()
+            assert front_end.is_alive()
             assert front_end.features == Feature.VERSION_1 | Feature.PROTOCOL_FEATURES | Feature.IN_ORDER
             assert front_end.protocol_features == ProtocolFeature.REPLY_ACK
         assert [len(message.fds) for message in peer.heard[4:8]] == [1, 0, 0, 1]
@@ -324,11 +324,11 @@ def test_a_detach_that_fails(path: Path) -> None:
     ):
         with pytest.raises(TimedOut, match="GET_VRING_BASE"):
             front_end.detach(0.03)
-        assert not front_end.alive()
+        assert not front_end.is_alive()
         front_end.detach()
         with dialling_back_end(path):
             front_end.reattach(60)
-            assert front_end.alive()
+            assert front_end.is_alive()
 
 
 def test_a_hang_up_is_noticed(path: Path) -> None:
@@ -339,9 +339,9 @@ def test_a_hang_up_is_noticed(path: Path) -> None:
             peer.hang_up()
             with pytest.raises(Disconnected, match="hung up"):
                 front_end.pairs[0].wait(60)
-            assert not front_end.alive()
+            assert not front_end.is_alive()
             front_end.reattach(60)
-            assert front_end.alive()
+            assert front_end.is_alive()
             assert front_end.pairs is pairs
             assert front_end.control_fd == number
         assert front_end.pairs[0].send_frames([bytes(64)]) == 1
@@ -381,7 +381,7 @@ def test_nothing_is_carried_while_detached(path: Path) -> None:
         front_end.detach()
         assert front_end.pairs[0].send_frames([bytes(64)]) == 0
         assert front_end.pairs[0].receive_frames() == []
-        assert isinstance(front_end.failed(), Disconnected)
+        assert isinstance(front_end.why_failed(), Disconnected)
 
 
 def test_reattach_without_a_back_end(path: Path) -> None:
@@ -397,7 +397,7 @@ def test_reattach_without_a_back_end(path: Path) -> None:
                 front_end.reattach(0.5)
             with back_end(path):
                 front_end.reattach(60)
-                assert front_end.alive()
+                assert front_end.is_alive()
 
 
 def test_reattach_while_the_other_side_hangs_up(path: Path) -> None:
@@ -412,7 +412,7 @@ def test_reattach_while_the_other_side_hangs_up(path: Path) -> None:
             if peer.names.count("SET_OWNER") > before + 1:
                 break
         assert peer.names.count("SET_OWNER") > before + 1
-        assert not front_end.alive()
+        assert not front_end.is_alive()
 
 
 def test_close_while_others_wait(path: Path) -> None:
@@ -450,7 +450,7 @@ def test_close_while_others_wait(path: Path) -> None:
             thread.join(60)
         assert [type(outcome) for outcome in outcomes] == [Closed] * 4
         front_end.close()
-        assert isinstance(front_end.failed(), Closed)
+        assert isinstance(front_end.why_failed(), Closed)
         for call in (front_end.reattach, lambda: front_end.peer, lambda: front_end.pairs[0].wait(1)):
             with pytest.raises(Closed):
                 call()
@@ -489,7 +489,7 @@ def test_reattach_to_one_that_is_stuck(path: Path) -> None:
     """A back-end that answers nothing is left within half of the time; the rest is for the next connection."""
     with nothing_left(), back_end(path, at(len(ATTACHMENT), Act.SILENT)) as peer, attach(path) as front_end:
         front_end.reattach(4)
-        assert front_end.alive()
+        assert front_end.is_alive()
         assert peer.names.count("SET_OWNER") == 2
 
 
@@ -523,11 +523,11 @@ def test_a_listener(path: Path) -> None:
         connect(str(path), Instant.after(1)).close()  # a connection that ended before it was accepted is ignored
         with dialling_back_end(path):
             front_end = listener.accept(60)
-            assert front_end.alive()
-        wait_until(lambda: not front_end.alive())
+            assert front_end.is_alive()
+        wait_until(lambda: not front_end.is_alive())
         with front_end, dialling_back_end(path):
             front_end.reattach(60)
-            assert front_end.alive()
+            assert front_end.is_alive()
         with pytest.raises(TimedOut, match="no connection came"):
             listener.accept(0.01)
     assert not path.exists()
@@ -538,7 +538,7 @@ def test_a_listener_that_is_closed(path: Path) -> None:
     listener = VhostListener(str(path), SMALL)
     with dialling_back_end(path), listener.accept(60) as front_end:
         listener.close()
-        assert front_end.alive()
+        assert front_end.is_alive()
         with pytest.raises(Closed):
             front_end.reattach(1)
     with pytest.raises(Closed):
@@ -573,11 +573,11 @@ def test_impossible_options(wrong: dict[str, int]) -> None:
 def test_sizes_of_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the kernel's sizes are accepted, and the error lists them; where none is known, any power of two is accepted."""
     has = tuple(HugepagePool(size, None, 0, 0, 0, 0) for size in (2 << 20, 1 << 30))
-    monkeypatch.setattr("userspace_cni.fastpath.vhost.front_end.machine_pools", lambda: has)
+    monkeypatch.setattr("userspace_cni.fastpath.vhost.front_end.read_machine_pools", lambda: has)
     assert FrontEndOptions(hugepage_bytes=2 << 20).hugepage_bytes == 2 << 20
     with pytest.raises(ValueError, match=r"2097152 \(2 MiB\) or 1073741824 \(1 GiB\) bytes"):
         FrontEndOptions(hugepage_bytes=4 << 20)
-    monkeypatch.setattr("userspace_cni.fastpath.vhost.front_end.machine_pools", tuple)
+    monkeypatch.setattr("userspace_cni.fastpath.vhost.front_end.read_machine_pools", tuple)
     assert FrontEndOptions(hugepage_bytes=4 << 20)
     with pytest.raises(ValueError, match="powers of two"):
         FrontEndOptions(hugepage_bytes=3 << 20)

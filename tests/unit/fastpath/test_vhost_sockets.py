@@ -185,16 +185,16 @@ def test_whether_it_is_in_place(place: Path) -> None:
     path = place / "sub" / "s"
     path.parent.mkdir()
     with ListeningSocket(str(path)) as listening:
-        assert listening.in_place()
+        assert listening.is_in_place()
         path.rename(place / "s")
-        assert not listening.in_place()
+        assert not listening.is_in_place()
         path.touch()
-        assert not listening.in_place()
+        assert not listening.is_in_place()
         (place / "s").rename(path)
-        assert listening.in_place()
+        assert listening.is_in_place()
         path.parent.rename(place / "other")
-        assert not listening.in_place()
-    assert not listening.in_place()
+        assert not listening.is_in_place()
+    assert not listening.is_in_place()
 
 
 def test_no_connection_comes(place: Path) -> None:
@@ -300,7 +300,7 @@ def test_a_child_closes_only_its_own(place: Path) -> None:
                 finally:
                     os._exit(0)
             assert os.waitpid(child, 0) == (child, 0)
-            assert listening.in_place()
+            assert listening.is_in_place()
         with pytest.raises(Closed, match="closed"):
             listening.accept(Instant.after(60))
 

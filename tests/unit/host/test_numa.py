@@ -83,8 +83,8 @@ def test_node_of_a_bridges_devices(root: HostRoot, uplinks: tuple[str, ...], mas
     There is none if these are on several nodes, if no thread is on the NIC's, or if one is unknown.
     """
     ports: Any = SimpleNamespace(
-        administrators_bridges=lambda: frozenset({"br0"}),
-        hardware=lambda: ({"br0": uplinks}, mask),
+        list_administrators_bridges=lambda: frozenset({"br0"}),
+        read_hardware=lambda: ({"br0": uplinks}, mask),
         dpdk=True,
         daemon=SimpleNamespace(seen=None),
     )

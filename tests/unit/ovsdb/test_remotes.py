@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from userspace_cni.ovsdb.database import addresses
+from userspace_cni.ovsdb.database import split_remote
 
 ADDRESS = st.one_of(
     st.from_regex(r"unix:/[a-z/,.]{1,20}", fullmatch=True),
@@ -16,4 +16,4 @@ ADDRESS = st.one_of(
 @given(st.lists(ADDRESS, min_size=1, max_size=5))
 def test_addresses_between_commas_are_those_that_were_joined(given: list[str]) -> None:
     """They keep their order, and a comma in a path does not end an address."""
-    assert addresses(",".join(given)) == tuple(given)
+    assert split_remote(",".join(given)) == tuple(given)

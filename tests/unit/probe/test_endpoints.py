@@ -79,7 +79,7 @@ class Front:
     pairs: tuple[Queue, ...] = field(default_factory=lambda: (Queue(),))
     up: bool = True
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self.up
 
 

@@ -13,7 +13,7 @@ from userspace_cni.switch.bridge_service import BridgeService
 from userspace_cni.switch.openflow import openflow_messages
 from userspace_cni.switch.vswitchd import JUDGED_SECONDS
 
-HELLO = openflow_messages.message(4, openflow_messages.HELLO, 1)
+HELLO = openflow_messages.encode_message(4, openflow_messages.HELLO, 1)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_bridge_that_greets(tmp_path: Path, service: BridgeService) -> None:
             accepted.settimeout(60)
             accepted.sendall(HELLO)
             assert service.look(["br1"]) == "alive"
-            assert openflow_messages.header(accepted.recv(8))[0].kind == openflow_messages.HELLO
+            assert openflow_messages.decode_header(accepted.recv(8))[0].kind == openflow_messages.HELLO
             assert len(accepted.recv(4096)) == 8
             assert accepted.recv(1) == b""
 

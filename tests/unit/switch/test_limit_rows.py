@@ -13,7 +13,7 @@ from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.base.limits import Limits, Netem, Rate
 from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.switch.ovsdb.rows.interface_row import interface_row
-from userspace_cni.switch.ovsdb.rows.qos_row import QosRow, not_in_force, policing_columns, qos_row
+from userspace_cni.switch.ovsdb.rows.qos_row import QosRow, policing_columns, qos_row, why_not_in_force
 
 RATE = Rate(100_000_000, 10_000_000)
 RATES = st.builds(Rate, st.integers(1, 10**16), st.integers(1, 10**16))
@@ -81,7 +81,7 @@ def test_a_vdev_is_named_by_its_link() -> None:
 )
 def test_what_is_in_force_is_compared(shown: str, found: str | None) -> None:
     """Another type, another rate and a missing one are reported; OVS's rounding to whole bytes is not, nor queues' own values."""
-    other = not_in_force(HTB, shown)
+    other = why_not_in_force(HTB, shown)
     assert (other[0] if other else None) == found
 
 
@@ -91,7 +91,7 @@ def test_netem_is_in_force_with_the_values_that_the_switch_knows() -> None:
     One that it does not show is one that it does not know.
     """
     row = QosRow("linux-netem", {"latency": "5000", "jitter": "1000"})
-    assert not_in_force(row, "QoS: k1 linux-netem\nlatency: 4999\nlimit: 1000\njitter: 999\n") is None
-    other = not_in_force(row, "QoS: k1 linux-netem\nlatency: 4999\nlimit: 1000\n")
+    assert why_not_in_force(row, "QoS: k1 linux-netem\nlatency: 4999\nlimit: 1000\njitter: 999\n") is None
+    other = why_not_in_force(row, "QoS: k1 linux-netem\nlatency: 4999\nlimit: 1000\n")
     assert other is not None
     assert other[0] == "linux-netem with jitter unset"

@@ -14,7 +14,7 @@ from userspace_cni.ovsdb.columns import find_changed_columns
 from userspace_cni.switch.ovn_controller import ControllerWord
 from userspace_cni.switch.ovn_installation import ChassisLook, find_missing
 from userspace_cni.switch.ovsdb.rows.logical_ids import is_installed
-from userspace_cni.switch.ovsdb.rows.port_row import desired_port, differences, written_differences
+from userspace_cni.switch.ovsdb.rows.port_row import desired_port, find_differences, find_written_differences
 
 LOGICAL = LogicalPort("blue_web-0", "uid-1")
 PORT = replace(STEP, bridge="br-int", logical=LOGICAL)
@@ -36,7 +36,7 @@ def after(step: OvsPort, found: dict[str, str]) -> dict[str, str]:
     rows = desired_port(step, {}).port
     assert rows
     row = {"type": "", "external_ids": found}
-    columns = {"external_ids": rows.interfaces[0].due(row)["external_ids"]}
+    columns = {"external_ids": rows.interfaces[0].choose_columns(row)["external_ids"]}
     ids: dict[str, str] = {**row, **find_changed_columns(columns, row)}["external_ids"]
     return ids
 
@@ -55,7 +55,7 @@ def test_another_programs_name_stays() -> None:
     """Of a port that is not OVN's for us an iface-id is no change, and is left as it is."""
     row = row_of(STEP)
     row.interface["external_ids"].update({"iface-id": "by-hand", **SAID})
-    assert written_differences(STEP, row) == []
+    assert find_written_differences(STEP, row) == []
     assert after(STEP, {"iface-id": "by-hand", **SAID}) == {"iface-id": "by-hand", **SAID}
 
 
@@ -78,15 +78,15 @@ def test_what_ovn_said_of_this_binding_stays() -> None:
 def test_check_compares_name_version_and_word() -> None:
     """CHECK reports each; of a port that does not wait for OVN no word is missed."""
     row = row_of(PORT)
-    [lacking] = differences(PORT, row)
+    [lacking] = find_differences(PORT, row)
     assert (lacking.field, lacking.expected, lacking.found) == ("external_ids:ovn-installed", "true", Absent())
     assert "ovn-controller writes it" in lacking.details
     row.interface["external_ids"].update(SAID)
-    assert differences(PORT, row) == []
+    assert find_differences(PORT, row) == []
     row.interface["external_ids"]["iface-id"] = "other"
-    assert [each.field for each in differences(PORT, row)] == ["external_ids:iface-id", "external_ids:ovn-installed"]
+    assert [each.field for each in find_differences(PORT, row)] == ["external_ids:iface-id", "external_ids:ovn-installed"]
     quick = replace(PORT, logical=replace(LOGICAL, waits=False))
-    assert differences(quick, row_of(quick)) == []
+    assert find_differences(quick, row_of(quick)) == []
 
 
 def test_a_word_counts_for_its_own_port() -> None:

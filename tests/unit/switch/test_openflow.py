@@ -64,14 +64,14 @@ def test_lengths(version: int) -> None:
     made = [
         openflow_messages.add_flow(version, 1, Flow(1, None, COOKIE)),
         openflow_messages.delete_flows(version, 2, COOKIE),
-        openflow_messages.barrier(version, 3),
-        openflow_messages.hello(4),
+        openflow_messages.encode_barrier(version, 3),
+        openflow_messages.encode_hello(4),
     ]
     for each in made:
-        _, left = openflow_messages.header(each[:8])
+        _, left = openflow_messages.decode_header(each[:8])
         assert len(each) == 8 + left
         assert len(each) % 8 == 0
-    assert openflow_messages.header(made[0][:8])[0].version == version
+    assert openflow_messages.decode_header(made[0][:8])[0].version == version
 
 
 def test_cookies() -> None:
@@ -126,7 +126,7 @@ def test_nothing_in_common() -> None:
 )
 def test_errors_are_named(version: int, body: bytes, text: str) -> None:
     """Any ERROR message becomes an error in words."""
-    assert openflow_messages.refusal(OpenflowMessage(version, openflow_messages.ERROR, 1, body), "x").message == text
+    assert openflow_messages.explain_refusal(OpenflowMessage(version, openflow_messages.ERROR, 1, body), "x").message == text
 
 
 Answer = Callable[[socket.socket], None]
@@ -163,7 +163,7 @@ def switch_saying(tmp_path: Path) -> Iterator[Callable[[Answer], str]]:
 
 def read(peer: socket.socket) -> OpenflowMessage:
     """A message that the client sent."""
-    head, left = openflow_messages.header(peer.recv(8, socket.MSG_WAITALL))
+    head, left = openflow_messages.decode_header(peer.recv(8, socket.MSG_WAITALL))
     return OpenflowMessage(head.version, head.kind, head.xid, peer.recv(left, socket.MSG_WAITALL) if left else b"")
 
 
@@ -184,18 +184,20 @@ def test_a_flow_is_added_and_deleted(switch_saying: Callable[[Answer], str]) -> 
 
     def answer(peer: socket.socket) -> None:
         read(peer)
-        peer.sendall(openflow_messages.message(0x04, openflow_messages.HELLO, 9))
+        peer.sendall(openflow_messages.encode_message(0x04, openflow_messages.HELLO, 9))
         seen.append(read(peer))
         barrier = read(peer)
-        peer.sendall(openflow_messages.message(0x04, openflow_messages.ECHO_REQUEST, 77, b"alive?"))
+        peer.sendall(openflow_messages.encode_message(0x04, openflow_messages.ECHO_REQUEST, 77, b"alive?"))
         seen.append(read(peer))
-        peer.sendall(openflow_messages.message(0x04, 21, 12345) + openflow_messages.message(0x04, 10, 0, b"a packet in"))
-        peer.sendall(openflow_messages.message(0x04, 21, barrier.xid))
+        peer.sendall(
+            openflow_messages.encode_message(0x04, 21, 12345) + openflow_messages.encode_message(0x04, 10, 0, b"a packet in")
+        )
+        peer.sendall(openflow_messages.encode_message(0x04, 21, barrier.xid))
         until_closed(peer)
 
     with Flows(switch_saying(answer), soon()) as flows:
         flows.add(Flow(3, None, COOKIE, 60, 3600), soon())
-    assert openflow_messages.message(0x04, 14, 7, seen[0].body) == FLOW_MOD_13
+    assert openflow_messages.encode_message(0x04, 14, 7, seen[0].body) == FLOW_MOD_13
     assert (seen[1].kind, seen[1].xid, seen[1].body) == (openflow_messages.ECHO_REPLY, 77, b"alive?")
 
 
@@ -204,8 +206,8 @@ def test_a_flow_that_is_refused(switch_saying: Callable[[Answer], str]) -> None:
 
     def answer(peer: socket.socket) -> None:
         read(peer)
-        peer.sendall(openflow_messages.message(0x04, openflow_messages.HELLO, 9))
-        peer.sendall(openflow_messages.message(0x04, openflow_messages.ERROR, read(peer).xid, struct.pack("!HH", 5, 1)))
+        peer.sendall(openflow_messages.encode_message(0x04, openflow_messages.HELLO, 9))
+        peer.sendall(openflow_messages.encode_message(0x04, openflow_messages.ERROR, read(peer).xid, struct.pack("!HH", 5, 1)))
         until_closed(peer)
 
     path = switch_saying(answer)
@@ -258,10 +260,10 @@ def test_flows_without_a_listener(tmp_path: Path) -> None:
 def test_flows_of_a_bridge_that_speaks_no_version_of_ours(switch_saying: Callable[[Answer], str]) -> None:
     """A bridge that could never get a flow of ours has none."""
     body = struct.pack("!HHI", 1, 8, 1 << 2)
-    forget(switch_saying(saying(openflow_messages.message(0x02, openflow_messages.HELLO, 1, body))), COOKIE, soon())
+    forget(switch_saying(saying(openflow_messages.encode_message(0x02, openflow_messages.HELLO, 1, body))), COOKIE, soon())
 
 
-@pytest.mark.parametrize("said", [b"", openflow_messages.message(0x04, openflow_messages.HELLO, 1)])
+@pytest.mark.parametrize("said", [b"", openflow_messages.encode_message(0x04, openflow_messages.HELLO, 1)])
 def test_flows_of_a_silent_switch(switch_saying: Callable[[Answer], str], said: bytes) -> None:
     """The deletion of flows counts as unconfirmed if the switch does not answer completely."""
 

@@ -31,7 +31,7 @@ def row_of(step: OvsPort, store: str = "s1", **interface: Any) -> PortRow:
     """The row as OVSDB would show it when ovs-vswitchd has opened the interface."""
     written = marks.marks_of(step, store)
     state: dict[str, Any] = {"ofport": [1], "error": [], "mtu": [0]}
-    made = columns.new_columns(port_row.interface_columns(step, written))
+    made = columns.make_columns(port_row.interface_columns(step, written))
     return PortRow(step.bridge, port_row.port_columns(step, written), made | state | interface)
 
 
@@ -72,19 +72,19 @@ def test_a_row_says_by_what_its_port_is_deleted(step: OvsPort, store: str) -> No
 def test_what_was_written_differs_in_nothing(step: OvsPort, store: str) -> None:
     """CHECK finds no difference in unchanged rows."""
     wanted = replace(step, marks={key: value for key, value in step.marks.items() if key != "owner"})
-    assert port_row.differences(wanted, row_of(wanted, store)) == []
+    assert port_row.find_differences(wanted, row_of(wanted, store)) == []
 
 
 @given(steps(), steps())
 def test_columns_are_brought_up_to_date(old: OvsPort, new: OvsPort) -> None:
     """Writing the changed columns over the old ones shows the new step; keys that are not ours stay."""
-    found = columns.new_columns(port_row.interface_columns(old, marks.marks_of(old, "s")))
+    found = columns.make_columns(port_row.interface_columns(old, marks.marks_of(old, "s")))
     found["external_ids"]["iface-id"] = "lsp"
     wanted = port_row.interface_columns(new, marks.marks_of(new, "s"))
     after = found | columns.find_changed_columns(wanted, found)
     assert after["external_ids"]["iface-id"] == "lsp"
     assert {key: value for key, value in wanted["external_ids"].items() if value}.items() <= after["external_ids"].items()
-    assert after["options"] == columns.new_columns(wanted)["options"]
+    assert after["options"] == columns.make_columns(wanted)["options"]
     assert {key: after[key] for key in ("name", "type", "mtu_request")} == {
         key: wanted[key] for key in ("name", "type", "mtu_request")
     }
@@ -111,7 +111,7 @@ def test_no_queue_count_is_written() -> None:
 )
 def test_each_difference_has_expected_and_found(changes: dict[str, Any], field: str, expected: Value, found: Value) -> None:
     """One Drift per property that is not as the step says."""
-    drifts = port_row.differences(replace(STEP, **changes), row_of(STEP))
+    drifts = port_row.find_differences(replace(STEP, **changes), row_of(STEP))
     of_port = field in ("tag", "trunks", "vlan_mode")
     looks = [LIST_PORT] if of_port else [f"ovs-vsctl port-to-br {STEP.name}"] if field == "bridge" else []
     assert drifts == [differing(field, expected, found, *looks)]
@@ -127,13 +127,13 @@ def test_each_difference_has_expected_and_found(changes: dict[str, Any], field: 
 )
 def test_limits_and_mirrors_are_looked_for_in_their_own_tables(changes: dict[str, Any], field: str, look: str) -> None:
     """None of them is in the port's row of table Interface."""
-    [drift] = port_row.differences(replace(STEP, **changes), row_of(STEP))
+    [drift] = port_row.find_differences(replace(STEP, **changes), row_of(STEP))
     assert (drift.field, drift.details) == (field, look)
 
 
 def test_another_kind_of_port_differs_in_all_that_makes_it() -> None:
     """A server port's step and a client port's row differ in type and path."""
-    assert port_row.differences(replace(STEP, interface=VhostUserServer()), row_of(STEP)) == [
+    assert port_row.find_differences(replace(STEP, interface=VhostUserServer()), row_of(STEP)) == [
         differing("Interface.type", "dpdkvhostuser", "dpdkvhostuserclient"),
         differing("options:vhost-server-path", Absent(), "/run/pod/net1"),
     ]
@@ -142,7 +142,7 @@ def test_another_kind_of_port_differs_in_all_that_makes_it() -> None:
 @pytest.mark.parametrize(("mark", "other", "own"), [("network", "m", "n"), ("store", "s2", "s1")])
 def test_marks_are_compared_in_both_rows(mark: str, other: str, own: str) -> None:
     """A mark that is not as the step says is a Drift in the Port row and one in the Interface row."""
-    drifts = port_row.differences(replace(STEP, marks={**STEP.marks, mark: other}), row_of(STEP))
+    drifts = port_row.find_differences(replace(STEP, marks={**STEP.marks, mark: other}), row_of(STEP))
     marked = f"external_ids:{mark}"
     assert drifts == [differing(f"Port {marked}", other, own, LIST_PORT), differing(f"Interface {marked}", other, own)]
 
@@ -158,7 +158,7 @@ def test_marks_are_compared_in_both_rows(mark: str, other: str, own: str) -> Non
 def test_the_state_that_ovs_reports_counts(state: dict[str, Any], field: str, expected: Value, found: Value) -> None:
     """An interface that is not open, and an MTU that the peer did not get, are differences."""
     step = replace(STEP, interface=VhostUserClient("/run/pod/net1", 9000))
-    drifts = port_row.differences(step, row_of(step, **state))
+    drifts = port_row.find_differences(step, row_of(step, **state))
     assert drifts == [differing(field, expected, found)]
 
 
@@ -166,19 +166,19 @@ def test_what_opens_a_socket_that_ovs_failed_to_make() -> None:
     """The difference of a closed server-mode port says what an administrator has to do."""
     server = replace(STEP, interface=VhostUserServer())
     closed: dict[str, Any] = {"ofport": [-1], "error": ["could not open"]}
-    assert "after a restart" in port_row.differences(server, row_of(server, **closed))[0].details
-    assert "after a restart" not in port_row.differences(STEP, row_of(STEP, **closed))[0].details
+    assert "after a restart" in port_row.find_differences(server, row_of(server, **closed))[0].details
+    assert "after a restart" not in port_row.find_differences(STEP, row_of(STEP, **closed))[0].details
 
 
 def test_a_peer_that_is_not_connected_is_no_difference() -> None:
     """ovs-vswitchd shows MTU 0 until the peer of a vhost-user port has come."""
     step = replace(STEP, interface=VhostUserClient("/run/pod/net1", 9000))
-    assert port_row.differences(step, row_of(step, mtu=[0])) == []
+    assert port_row.find_differences(step, row_of(step, mtu=[0])) == []
 
 
 def test_a_missing_port_is_one_difference() -> None:
     """No row: one Drift that says so, instead of one for each column."""
-    assert port_row.differences(STEP, None) == [
+    assert port_row.find_differences(STEP, None) == [
         Drift(f"port {STEP.name}", "", "a port on bridge br0", Absent("none"), "ovs-vsctl list-ports br0")
     ]
 
@@ -204,6 +204,6 @@ def test_a_store_differs_only_when_both_are_known() -> None:
 
 def test_messages_name_the_owner() -> None:
     """The owner of a row, in words."""
-    assert marks.whose({}) == "an owner that does not mark its rows"
-    assert marks.whose({"owner": "neutron"}) == "owner 'neutron'"
-    assert marks.whose({"owner": "userspace-cni", "container-id": "c"}) == "userspace-cni: container-id c"
+    assert marks.describe_owner({}) == "an owner that does not mark its rows"
+    assert marks.describe_owner({"owner": "neutron"}) == "owner 'neutron'"
+    assert marks.describe_owner({"owner": "userspace-cni", "container-id": "c"}) == "userspace-cni: container-id c"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from userspace_cni.switch.ovsdb.changes import changes
+from userspace_cni.switch.ovsdb.changes import read_changes
 
 OURS = {"owner": "userspace-cni", "container-id": "c0ffee", "ifname": "net1"}
 ROW = {"name": "p", "external_ids": OURS, "ofport": [3], "error": []}
@@ -15,7 +15,7 @@ CLOSED = {"ofport": [-1], "error": ["could not open network device"]}
 
 def told(table: str, event: str, row: dict[str, Any], **former: Any) -> list[Any]:
     """The reports for a row that was that before and is this now."""
-    return list(changes(table, event, row.__getitem__, former.keys(), former.__getitem__))
+    return list(read_changes(table, event, row.__getitem__, former.keys(), former.__getitem__))
 
 
 @pytest.mark.parametrize("table", ["Port", "Interface", "QoS", "Queue", "Mirror"])

@@ -90,7 +90,7 @@ class Driver(ABC, Generic[S]):
     def check(self, step: S, deadline: Deadline) -> list[Drift]:
         """Every difference between the step and reality. Changes nothing."""
 
-    def effects(self, step: S) -> tuple[Sequence[str], Sequence[str]]:  # noqa: ARG002 - the interface
+    def describe_effects(self, step: S) -> tuple[Sequence[str], Sequence[str]]:  # noqa: ARG002 - the interface
         """What `apply` does and what `undo` does, in lines for people; beyond the step's summary, where that says too little."""
         return (), ()
 

@@ -102,7 +102,7 @@ def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None
         tell("asking the API server")
         of_plugins, unasked = judge_plugins(site) if every else ((), "")
     switch = view_of_switch.switch
-    pools = _hugepages(site).pools()
+    pools = _hugepages(site).list_pools()
     of_node, of_guests = judge_machines(switch, guests, pools, wanted)
     findings = [*of_node, *of_plugins, *(finding for found in of_guests for finding in found)]
     away = [f"ports and settings of the switch could not be looked at: {view_of_switch.away}"] if view_of_switch.away else []
@@ -171,7 +171,7 @@ def _ask(site: Site) -> _SwitchPorts:
     )
     try:
         site.node.switch.ports.connect(patient(SWITCH_S))
-        facts = site.node.switch.ports.facts(patient(SWITCH_S))
+        facts = site.node.switch.ports.read_settings(patient(SWITCH_S))
         ports = {port.name: port for port in site.node.switch.ports.list_ports()}
     except UserspaceError as error:
         return _SwitchPorts(replace(switch, problem=str(error)), away=error)

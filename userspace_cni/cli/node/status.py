@@ -203,7 +203,7 @@ def _hugepages(site: Site) -> dict[str, Any]:
     elsewhere = site.settings.host_root.rstrip("/")
     found = hugepages.look(mountinfo=f"{elsewhere}/proc/1/mountinfo" if elsewhere else "/proc/self/mountinfo")
     return {
-        "pools": [asdict(pool) for pool in found.pools()],
+        "pools": [asdict(pool) for pool in found.list_pools()],
         "reserved": {str(pool.page_bytes): pool.reserved for pool in found.machine},
         "mounts": [asdict(mount) for mount in found.mounts],
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from userspace_cni.base.findings import Finding, Severity
-from userspace_cni.fastpath.memory.hugepages import HugepagePool, size_text
+from userspace_cni.fastpath.memory.hugepages import HugepagePool, format_size
 from userspace_cni.pod import launcher
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
@@ -92,7 +92,7 @@ def judge_hugepages(
     pools = [pool for pool in pools if pool.total]
     free = max((pool.available * pool.page_bytes for pool in pools), default=0)
     if wanted and free < wanted:
-        message = f"a guest of {size_text(wanted)} finds {size_text(free)} at most, of one page size and on one node"
+        message = f"a guest of {format_size(wanted)} finds {format_size(free)} at most, of one page size and on one node"
         yield Finding("hugepages-short", "error", where, message, "reserve more, or move VMs away")
     elif not pools:
         message = "none reserved: a VM that asks for them does not start"
@@ -107,16 +107,15 @@ def judge_hugepages(
         mine = [pool for pool in pools if pool.node in (None, node)]
         free = max((pool.available * pool.page_bytes for pool in mine), default=0)
         if mine and 0 < free < amount:
-            message = (
-                f"ovs-vswitchd starts with {size_text(amount)} on node {node}; beside what it holds, {size_text(free)} are free"
-            )
+            given = f"beside what it holds, {format_size(free)} are free"
+            message = f"ovs-vswitchd starts with {format_size(amount)} on node {node}; {given}"
             remedy = "start no VM while it is restarted: it ends if another program takes the pages that it released"
             yield Finding("hugepages-short", "note", where, message, remedy)
 
 
 def _all(pool: HugepagePool) -> str:
     place = "" if pool.node is None else f" on node {pool.node}"
-    size = size_text(pool.page_bytes)
+    size = format_size(pool.page_bytes)
     return f"the only page of {size}{place} is" if pool.total == 1 else f"all {pool.total} pages of {size}{place} are"
 
 

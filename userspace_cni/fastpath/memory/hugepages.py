@@ -64,7 +64,7 @@ class HugePages:
     nodes: tuple[HugepagePool, ...]
     mounts: tuple[HugetlbMount, ...]
 
-    def pools(self) -> tuple[HugepagePool, ...]:
+    def list_pools(self) -> tuple[HugepagePool, ...]:
         """The pools per node, or of the whole machine where the kernel shows no nodes."""
         known = {pool.page_bytes for pool in self.nodes}
         return tuple(sorted((*self.nodes, *(pool for pool in self.machine if pool.page_bytes not in known)), key=_order))
@@ -72,22 +72,22 @@ class HugePages:
 
 def look(sys: str = "/sys", mountinfo: str = "/proc/self/mountinfo") -> HugePages:
     """Read the pools and mounts of the machine. What cannot be read (no sysfs, no such kernel option) counts as absent."""
-    return HugePages(machine_pools(sys), node_pools(sys), mounts(_text(Path(mountinfo))))
+    return HugePages(read_machine_pools(sys), read_node_pools(sys), parse_mounts(_text(Path(mountinfo))))
 
 
-def machine_pools(sys: str = "/sys") -> tuple[HugepagePool, ...]:
+def read_machine_pools(sys: str = "/sys") -> tuple[HugepagePool, ...]:
     """The pools of the whole machine, smallest page first."""
     return tuple(sorted(_pools(Path(sys, "kernel/mm/hugepages"), None), key=_order))
 
 
-def node_pools(sys: str = "/sys") -> tuple[HugepagePool, ...]:
+def read_node_pools(sys: str = "/sys") -> tuple[HugepagePool, ...]:
     """The pools of every NUMA node, smallest page first, then by node."""
     found = ((_NODE.fullmatch(path.name), path) for path in _entries(Path(sys, "devices/system/node")))
     pools = (pool for name, path in found if name for pool in _pools(path / "hugepages", int(name[1])))
     return tuple(sorted(pools, key=_order))
 
 
-def mounts(text: str) -> tuple[HugetlbMount, ...]:
+def parse_mounts(text: str) -> tuple[HugetlbMount, ...]:
     """The hugetlbfs mounts in the text of a mountinfo file, in its order; also those that another mount covers."""
     found = []
     for line in text.split("\n"):
@@ -100,7 +100,7 @@ def mounts(text: str) -> tuple[HugetlbMount, ...]:
     return tuple(found)
 
 
-def size_text(count: int) -> str:
+def format_size(count: int) -> str:
     """`2 MiB`, `1 GiB`: bytes in the largest unit that divides them."""
     for name, unit in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count and count % unit == 0:

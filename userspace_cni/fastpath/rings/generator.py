@@ -153,4 +153,4 @@ def _first_failure(pairs: list[QueuePair], code: int, step: str, length: int) ->
     """The failure of the first pair that has one: the result of C does not name the queue."""
     for pair in pairs:
         pair.check()
-    return pairs[0].failure(code, step, length)
+    return pairs[0].explain_failure(code, step, length)

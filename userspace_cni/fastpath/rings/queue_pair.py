@@ -51,7 +51,7 @@ class RingOwner(Protocol):
     def wake_fd(self) -> int:
         """An eventfd that is readable once the owner is being closed, -1 for none."""
 
-    def failed(self) -> FastPathError | None:
+    def why_failed(self) -> FastPathError | None:
         """Why the connection cannot be used any more; None when no failure is known."""
 
 
@@ -101,7 +101,7 @@ class QueuePair:
             raise ValueError(f"{count} frames of a burst of {burst.capacity}")
         sent: int = _send(self.tx, burst.pointer, burst.stride, burst.lengths_pointer, count)
         if sent < 0:
-            raise self.failure(sent, "send", burst.lengths[0])
+            raise self.explain_failure(sent, "send", burst.lengths[0])
         return sent
 
     def receive(self, burst: Burst) -> int:
@@ -111,7 +111,7 @@ class QueuePair:
         """
         received: int = _receive(self.rx, burst.pointer, burst.stride, burst.lengths_pointer, burst.capacity)
         if received < 0:
-            raise self.failure(received, "receive")
+            raise self.explain_failure(received, "receive")
         return received
 
     def send_frames(self, frames: Sequence[bytes | bytearray | memoryview]) -> int:
@@ -133,7 +133,7 @@ class QueuePair:
             while (wanted := min(limit - len(frames), BATCH)) > 0:
                 received: int = _receive(self.rx, burst.pointer, burst.stride, burst.lengths_pointer, wanted)
                 if received < 0:
-                    raise self.failure(received, "receive")
+                    raise self.explain_failure(received, "receive")
                 frames += _copies(burst, received)
                 if received < wanted:
                     break
@@ -151,7 +151,7 @@ class QueuePair:
             if result >= 0:
                 return bool(result)
             if result != -errno.EINTR:
-                raise self.failure(result, "wait")
+                raise self.explain_failure(result, "wait")
 
     @property
     def counters(self) -> QueueCounters:
@@ -166,10 +166,10 @@ class QueuePair:
         for queue in (self.tx, self.rx):
             if lib.fp_fault_of(queue):
                 raise self._ring_fault("look at the ring", queue)
-        if known := self.owner.failed():
+        if known := self.owner.why_failed():
             raise known
 
-    def failure(self, code: int, step: str, length: int = 0) -> Exception:
+    def explain_failure(self, code: int, step: str, length: int = 0) -> Exception:
         """The exception for a negative result of a C function on this pair; `length` is that of the frame concerned."""
         if code in (-errno.EMSGSIZE, -errno.EINVAL):
             what = f"a frame of {length} bytes, which must have {lib.FP_SHORTEST} to {self.longest}"
@@ -178,7 +178,7 @@ class QueuePair:
             code = -errno.ECONNRESET  # gone, it may make the rings anew for its next connection before this side has noticed
         if code == -errno.EBADMSG:
             return self._ring_fault(step, self.tx if lib.fp_fault_of(self.tx) else self.rx)
-        if known := self.owner.failed():
+        if known := self.owner.why_failed():
             return known
         if code == -errno.ESHUTDOWN:
             return Closed(f"{step} on queue pair {self.index}", "the connection has been closed on this side")
@@ -193,7 +193,7 @@ class QueuePair:
         frames, lengths = burst.pointer + first * burst.stride, burst.lengths_pointer + first
         sent: int = _send(self.tx, frames, burst.stride, lengths, count)
         if sent < 0:
-            raise self.failure(sent, "send", lengths[0])
+            raise self.explain_failure(sent, "send", lengths[0])
         return sent
 
     def _send_batch(self, frames: Sequence[bytes | bytearray | memoryview]) -> int:
@@ -208,7 +208,7 @@ class QueuePair:
             raise ValueError("frames are bytes, or views whose items are bytes")
         sent: int = _send(self.tx, joined, stride, _equal_lengths(count, stride), count)
         if sent < 0:
-            raise self.failure(sent, "send", stride)
+            raise self.explain_failure(sent, "send", stride)
         return sent
 
     def _large_burst(self) -> Burst:

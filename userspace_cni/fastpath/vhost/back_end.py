@@ -52,7 +52,7 @@ class BackEnd(Closing):
     """One front-end that is connected. Its `pairs` carry nothing until the front-end has started their rings.
 
     pairs[i].send() goes to the guest's receive queue i, pairs[i].receive() takes from its transmit queue i. When the connection
-    has ended, every call raises the reason, and `failed` returns it. Any thread may close it at any time.
+    has ended, every call raises the reason, and `why_failed` returns it. Any thread may close it at any time.
     The object owns `sock`, also when MemoryShort is raised.
     """
 
@@ -68,7 +68,7 @@ class BackEnd(Closing):
             self._alarm = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             offer = Offer(options.queue_pairs, options.mergeable, options.in_order)
             self._device = VhostDevice(offer, self._alarm)
-            self.peer: Peer = self._channel.peer()
+            self.peer: Peer = self._channel.read_peer()
             rings = self._device.rings
             self.pairs = tuple(
                 QueuePair(index, rings[2 * index].queue, rings[2 * index + 1].queue, self) for index in range(options.queue_pairs)
@@ -112,11 +112,11 @@ class BackEnd(Closing):
         """The MTU that the front-end has sent with NET_SET_MTU, bytes; None before."""
         return self._device.mtu
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the front-end is connected and no failure is known."""
-        return self.failed() is None
+        return self.why_failed() is None
 
-    def failed(self) -> FastPathError | None:
+    def why_failed(self) -> FastPathError | None:
         """Why the connection cannot be used any more: PeerError, Disconnected, Closed; None while it can be used."""
         if self._failure is None and self._closing:
             return Closed("back-end", "the connection has been closed on this side")
@@ -131,7 +131,7 @@ class BackEnd(Closing):
         deadline = Instant.after(deadline_s)
         with self._changed:
             while len(self.list_started()) < pairs:
-                if failure := self.failed():
+                if failure := self.why_failed():
                     raise failure
                 left = deadline.remaining()
                 if not left:
@@ -184,7 +184,7 @@ class BackEnd(Closing):
 
     def _fault(self) -> FastPathError | None:
         """How the front-end broke its rings; one that has gone may make them anew for its next connection, and breaks none."""
-        fault = self._device.fault()
+        fault = self._device.why_broken()
         return Disconnected("back-end", "the other side hung up") if fault and hung_up(self.control_fd) else fault
 
     def _end(self, failure: FastPathError) -> None:

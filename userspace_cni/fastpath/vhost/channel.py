@@ -82,11 +82,11 @@ class Channel(Closing):
         except OSError:
             return  # the other side hung up first, or the channel is closed
 
-    def peer(self) -> Peer:
+    def read_peer(self) -> Peer:
         """Process, user and group of the other end."""
         return Peer(*_CREDENTIALS.unpack(self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)))
 
-    def hung_up(self) -> bool:
+    def has_hung_up(self) -> bool:
         """Whether the other side has closed its end; messages that it sent before may still be unread."""
         fd = self.fileno()
         return fd < 0 or bool(_ready(fd, select.POLLRDHUP, 0) & _HUNG_UP)

@@ -2,7 +2,7 @@
 
 No sockets: a message comes in with its descriptors, an answer goes out as bytes. A request that is not offered is refused; an
 invalid one is a PeerError, after which the device is to be closed. Every received descriptor is in use or closed afterwards, also
-after an error. One thread applies messages; other threads may read `list_started` and `fault`.
+after an error. One thread applies messages; other threads may read `list_started` and `why_broken`.
 """
 
 from __future__ import annotations
@@ -108,14 +108,14 @@ class VhostDevice:
         pairs = range(self._offer.queue_pairs)
         return tuple(pair for pair in pairs if self.rings[2 * pair].running and self.rings[2 * pair + 1].running)
 
-    def fault(self) -> FastPathError | None:
+    def why_broken(self) -> FastPathError | None:
         """How a guest broke a ring; None when no ring is broken."""
-        return next((fault for ring in self.rings if (fault := ring.fault())), None)
+        return next((fault for ring in self.rings if (fault := ring.why_broken())), None)
 
     def close(self) -> None:
         """Stop for good, and free all that the front-end gave. The front-end is notified of each broken ring."""
         for ring in self.rings:
-            if ring.fault():
+            if ring.why_broken():
                 ring.report()
             ring.close()
         memory, self._memory = self._memory, None

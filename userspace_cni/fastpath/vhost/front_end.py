@@ -30,7 +30,7 @@ from userspace_cni.fastpath.fastpath_errors import (
     PeerError,
     SocketRefused,
 )
-from userspace_cni.fastpath.memory.hugepages import machine_pools, size_text
+from userspace_cni.fastpath.memory.hugepages import format_size, read_machine_pools
 from userspace_cni.fastpath.memory.memfd import Memory
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.vhost.channel import Channel, Peer
@@ -80,9 +80,9 @@ class FrontEndOptions:
 
 def _require_page_size(size: int) -> None:
     """Raise ValueError unless `size` can be a size of huge pages; the kernel's sizes are known only where there is a sysfs."""
-    possible = [pool.page_bytes for pool in machine_pools()]
+    possible = [pool.page_bytes for pool in read_machine_pools()]
     if size <= mmap.PAGESIZE or size & (size - 1) or (possible and size not in possible):
-        known = " or ".join(f"{page} ({size_text(page)})" for page in possible) or f"powers of two above {mmap.PAGESIZE}"
+        known = " or ".join(f"{page} ({format_size(page)})" for page in possible) or f"powers of two above {mmap.PAGESIZE}"
         raise ValueError(f"hugepage_bytes={size}: huge pages of this kernel have {known} bytes")
 
 
@@ -165,7 +165,7 @@ class FrontEnd(Closing):
         """Process, user and group of the back-end. Raises Closed."""
         if self._channel is None or self._closed:
             raise Closed(f"front-end {self.path}", "it was closed by us")
-        return self._channel.peer()
+        return self._channel.read_peer()
 
     @property
     def fallback(self) -> str:
@@ -187,18 +187,18 @@ class FrontEnd(Closing):
         """An eventfd that is readable after `close`."""
         return self._wake
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether it is attached and the back-end has not hung up. A back-end that is stuck is alive in this sense."""
-        return self.failed() is None
+        return self.why_failed() is None
 
-    def failed(self) -> FastPathError | None:
+    def why_failed(self) -> FastPathError | None:
         """Why no frame can be carried: Closed, or Disconnected, after which `reattach` may help; None when frames can pass."""
         step = f"front-end {self.path}"
         if self._closed:
             return Closed(step, "it was closed by us")
         if not self._attached:
             return Disconnected(step, "it is not attached", "reattach")
-        if self._channel is None or self._channel.hung_up():
+        if self._channel is None or self._channel.has_hung_up():
             return Disconnected(step, "the back-end hung up", "whether ovs-vswitchd runs, and whether the port is still there")
         return None
 
@@ -275,7 +275,7 @@ class FrontEnd(Closing):
         if channel is None:
             return
         try:
-            if attached and self._source.exclusive and not channel.hung_up():
+            if attached and self._source.exclusive and not channel.has_hung_up():
                 Handshake(channel, Instant.after(seconds)).stop(self._agreed, len(self._queues))
         finally:
             channel.shutdown()
@@ -311,7 +311,7 @@ class FrontEnd(Closing):
 
     def _agree(self, handshake: Handshake) -> None:
         options = self.options
-        handshake.hello()
+        handshake.ask_for_features()
         self._prepare()
         self._agreed = handshake.negotiate(WantedFeatures(options.queue_pairs, options.mergeable, options.in_order))
         in_order = bool(self._agreed.features & Feature.IN_ORDER)
@@ -396,9 +396,9 @@ class VhostListener(Closing):
         """The listening descriptor, readable when a back-end has connected; -1 when closed."""
         return self._socket.fileno()
 
-    def in_place(self) -> bool:
+    def is_in_place(self) -> bool:
         """Whether connections to the path come here: False when another process has removed or replaced the socket."""
-        return self._socket.in_place()
+        return self._socket.is_in_place()
 
     def close(self) -> None:
         """Stop listening and remove the socket. Front-ends go on, and cannot reattach. May be called again."""
@@ -407,7 +407,7 @@ class VhostListener(Closing):
     def open(self, deadline: Instant, wake: int, *, again: bool) -> socket.socket | None:  # noqa: ARG002 - it always waits
         """Wait for the next connection whose other end is still there; None when `wake` is readable."""
         while (sock := self._socket.accept(deadline, wake)) is not None:
-            if not Channel(sock).hung_up():
+            if not Channel(sock).has_hung_up():
                 break
             sock.close()
         return sock

@@ -67,7 +67,7 @@ class RingSetup(NamedTuple):
 
 
 class Handshake:
-    """One handshake on a new connection: `hello`, `negotiate`, `start`. Raises Closed when `wake` becomes readable."""
+    """One handshake on a new connection: `ask_for_features`, `negotiate`, `start`. Raises Closed when `wake` becomes readable."""
 
     def __init__(self, channel: Channel, deadline: Instant, wake: int = -1) -> None:
         self._channel = channel
@@ -78,7 +78,7 @@ class Handshake:
         self._fds: Sequence[int] = ()
         self._awaited: list[VhostRequest] = []
 
-    def hello(self) -> None:
+    def ask_for_features(self) -> None:
         """Ask for the features; `negotiate` reads the answer, so that the caller can do something else meanwhile."""
         self._add(VhostRequest.SET_OWNER)
         self._add(VhostRequest.GET_FEATURES)

@@ -175,7 +175,7 @@ class ListeningSocket(Closing):
                     raise MemoryShort(self._step, os.strerror(error.errno), "limit of open files (ulimit -n)") from error
                 raise Closed(self._step, "it was closed by us") from error
 
-    def in_place(self) -> bool:
+    def is_in_place(self) -> bool:
         """Whether the path still leads to this socket; False when another process removed or replaced it, or it is closed."""
         try:
             return _identity(Path(self.path).lstat()) == self._identity

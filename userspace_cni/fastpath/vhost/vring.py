@@ -96,7 +96,7 @@ class Vring:
         if memory is None or self._address is None:
             raise PeerError(BreachReason.BAD_ORDER, step, f"vring {self.index} without memory")
         self._pause()
-        if fault := self.fault():  # a burst met a fault before this message came
+        if fault := self.why_broken():  # a burst met a fault before this message came
             raise fault
         ring: Any = ffi.new("struct fp_ring *")
         ring.size, ring.base, ring.mergeable = self._size, self._base, int(mergeable)
@@ -123,7 +123,7 @@ class Vring:
         self._put("kick", -1)
         return self._base
 
-    def fault(self) -> FastPathError | None:
+    def why_broken(self) -> FastPathError | None:
         """How the guest broke the ring; None when it did not."""
         number = lib.fp_fault_of(self.queue)
         if not number:

@@ -152,7 +152,7 @@ class AddressMoveDriver(Driver[AddressMove]):
         _announce(netns, nic, back.addresses)
         _tell("addresses have gone back to the NIC", back, _beside(back.addresses, (*nic.addresses, *gone)))
 
-    def effects(self, step: AddressMove) -> tuple[Sequence[str], Sequence[str]]:
+    def describe_effects(self, step: AddressMove) -> tuple[Sequence[str], Sequence[str]]:
         """As ip(8) takes them, in the order and batches in which the kernel gets them."""
         addresses = [each.shown for each in step.addresses]
         there = [

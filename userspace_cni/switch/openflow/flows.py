@@ -45,10 +45,10 @@ class Flows(Management):
     def _carry_out(self, request: bytes, what: str, deadline: Deadline) -> None:
         """Send `request` with a barrier after it; an error that comes before the barrier's answer is about `request`."""
         xid = next(self.xids)
-        self.send(request + openflow_messages.barrier(self.version, xid), deadline)
+        self.send(request + openflow_messages.encode_barrier(self.version, xid), deadline)
         while True:
             answer = self.receive(deadline)
             if answer.kind == openflow_messages.ERROR:
-                raise openflow_messages.refusal(answer, f"{what} at {self.path}")
+                raise openflow_messages.explain_refusal(answer, f"{what} at {self.path}")
             if openflow_messages.is_barrier_reply(answer) and answer.xid == xid:
                 return

@@ -45,7 +45,7 @@ class Management(Closing):
         try:
             self._limit(deadline)
             self._connect()
-            self.send(openflow_messages.hello(next(self.xids), versions), deadline)
+            self.send(openflow_messages.encode_hello(next(self.xids), versions), deadline)
             self.version = self._agree(versions, deadline)
         except BaseException:
             self._socket.close()
@@ -73,7 +73,7 @@ class Management(Closing):
         while True:
             answer = self.receive(deadline)
             if answer.kind == openflow_messages.ERROR:
-                raise openflow_messages.refusal(answer, f"OpenFlow at {self.path}")
+                raise openflow_messages.explain_refusal(answer, f"OpenFlow at {self.path}")
             if answer.kind == openflow_messages.HELLO:
                 return openflow_messages.negotiate_version(answer, versions)
 
@@ -88,12 +88,13 @@ class Management(Closing):
     def receive(self, deadline: Deadline) -> OpenflowMessage:
         """Wait for the next message but an ECHO_REQUEST, which is answered here."""
         while True:
-            head, left = openflow_messages.header(self._exactly(openflow_messages.HEADER.size, deadline))
+            head, left = openflow_messages.decode_header(self._exactly(openflow_messages.HEADER.size, deadline))
             received = OpenflowMessage(head.version, head.kind, head.xid, self._exactly(left, deadline))
             if received.kind != openflow_messages.ECHO_REQUEST:
                 return received
             self.send(
-                openflow_messages.message(received.version, openflow_messages.ECHO_REPLY, received.xid, received.body), deadline
+                openflow_messages.encode_message(received.version, openflow_messages.ECHO_REPLY, received.xid, received.body),
+                deadline,
             )
 
     def _exactly(self, size: int, deadline: Deadline) -> bytes:

@@ -111,14 +111,14 @@ def cookie_of(number: int, port: int = 0) -> int:
     return COOKIE_PREFIX << 40 | (number & 0xFFFF_FFFF) << 8 | port & 0xFF
 
 
-def message(version: int, kind: int, xid: int, body: bytes = b"") -> bytes:
+def encode_message(version: int, kind: int, xid: int, body: bytes = b"") -> bytes:
     return HEADER.pack(version, kind, HEADER.size + len(body), xid) + body
 
 
-def hello(xid: int, versions: frozenset[int] = VERSIONS) -> bytes:
+def encode_hello(xid: int, versions: frozenset[int] = VERSIONS) -> bytes:
     """The first message: the highest version that we speak, and all of them as a bitmap."""
     bitmap = sum(1 << version for version in versions)
-    return message(max(versions), HELLO, xid, struct.pack("!HHI", _VERSION_BITMAP, 8, bitmap))
+    return encode_message(max(versions), HELLO, xid, struct.pack("!HHI", _VERSION_BITMAP, 8, bitmap))
 
 
 def negotiate_version(theirs: OpenflowMessage, versions: frozenset[int] = VERSIONS) -> int:
@@ -140,16 +140,16 @@ def add_flow(version: int, xid: int, flow: Flow) -> bytes:
     if version == VERSION_10:
         match = struct.pack("!IH", _NXM_OF_IN_PORT, flow.in_port)
         match += struct.pack("!I6s", _NXM_OF_ETH_DST, flow.eth_dst) if flow.eth_dst else b""
-        return _nicira_flow_mod(xid, _ADD, flow, match, output(version, flow.output))
-    action = output(version, flow.output)
+        return _nicira_flow_mod(xid, _ADD, flow, match, encode_output(version, flow.output))
+    action = encode_output(version, flow.output)
     instruction = struct.pack("!HH4x", 4, 8 + len(action)) + action
     fixed = _flow_mod(_ADD, flow, 0, 0)
     match = struct.pack("!II", _OXM_IN_PORT, flow.in_port)
     match += struct.pack("!I6s", _OXM_ETH_DST, flow.eth_dst) if flow.eth_dst else b""
-    return message(version, _FLOW_MOD, xid, fixed + _match(match) + instruction)
+    return encode_message(version, _FLOW_MOD, xid, fixed + _match(match) + instruction)
 
 
-def output(version: int, port: int | None) -> bytes:
+def encode_output(version: int, port: int | None) -> bytes:
     """The action that sends a frame out of the port, None for the one that it came from, or to CONTROLLER."""
     longest = _WHOLE if port == CONTROLLER else 0
     if version == VERSION_10:
@@ -166,23 +166,23 @@ def delete_flows(version: int, xid: int, cookie: int, which: int = ONE_PORT) -> 
         every = Flow(0, None, ALL_BITS)
         return _nicira_flow_mod(xid, _DELETE, every, struct.pack("!IQQ", _NXM_NX_COOKIE_W, cookie, which), b"")
     fixed = _flow_mod(_DELETE, Flow(0, None, cookie), which, _EVERY_TABLE)
-    return message(version, _FLOW_MOD, xid, fixed + _match(b""))
+    return encode_message(version, _FLOW_MOD, xid, fixed + _match(b""))
 
 
-def barrier(version: int, xid: int) -> bytes:
+def encode_barrier(version: int, xid: int) -> bytes:
     """The message that the switch answers when it has carried out everything before it."""
-    return message(version, 18 if version == VERSION_10 else 20, xid)
+    return encode_message(version, 18 if version == VERSION_10 else 20, xid)
 
 
 def is_barrier_reply(answer: OpenflowMessage) -> bool:
     return answer.kind == (19 if answer.version == VERSION_10 else 21)
 
 
-def ask_counted(version: int, xid: int) -> bytes:
+def ask_counters(version: int, xid: int) -> bytes:
     """The message that asks for the counters of every port. `version`: one of COUNTED_VERSIONS."""
     if version == VERSION_10:
-        return message(version, _STATISTICS_10, xid, struct.pack("!HHH6x", _PORT_STATISTICS, 0, _ANY_10))
-    return message(version, _STATISTICS, xid, struct.pack("!HH4xI4x", _PORT_STATISTICS, 0, _ANY))
+        return encode_message(version, _STATISTICS_10, xid, struct.pack("!HHH6x", _PORT_STATISTICS, 0, _ANY_10))
+    return encode_message(version, _STATISTICS, xid, struct.pack("!HH4xI4x", _PORT_STATISTICS, 0, _ANY))
 
 
 def read_counters(answer: OpenflowMessage) -> tuple[dict[int, dict[str, int]], bool]:
@@ -199,7 +199,7 @@ def read_counters(answer: OpenflowMessage) -> tuple[dict[int, dict[str, int]], b
     return found, not answer.body[3] & _MORE
 
 
-def refusal(error: OpenflowMessage, what: str) -> SwitchRefused:
+def explain_refusal(error: OpenflowMessage, what: str) -> SwitchRefused:
     """The error of an ERROR message about `what`, with OpenFlow's names for type and code."""
     if len(error.body) < 4:
         return SwitchRefused(f"{what}: the switch answers with an error of {len(error.body)} bytes", "see its log")
@@ -211,7 +211,7 @@ def refusal(error: OpenflowMessage, what: str) -> SwitchRefused:
     return SwitchRefused(f"{what}: {name}, {reason}" + (f": {text}" if text else ""), "see the log of ovs-vswitchd")
 
 
-def header(data: bytes) -> tuple[OpenflowMessage, int]:
+def decode_header(data: bytes) -> tuple[OpenflowMessage, int]:
     """The message without its body, and how many bytes of body follow. Raises Unavailable for bytes that are no OpenFlow."""
     version, kind, length, xid = HEADER.unpack(data)
     if length < HEADER.size:
@@ -234,7 +234,7 @@ def _nicira_flow_mod(xid: int, command: int, flow: Flow, match: bytes, actions: 
     timeouts = (flow.idle_s, flow.hard_s)
     fixed = struct.pack("!IIQHHHHI", _NICIRA, _NXT_FLOW_MOD, flow.cookie, command, *timeouts, PRIORITY, _NO_BUFFER)
     sizes = struct.pack("!HHH6x", _ANY_10, 0, len(match))
-    return message(VERSION_10, _EXPERIMENTER, xid, fixed + sizes + _padded(match) + actions)
+    return encode_message(VERSION_10, _EXPERIMENTER, xid, fixed + sizes + _padded(match) + actions)
 
 
 def _padded(data: bytes) -> bytes:

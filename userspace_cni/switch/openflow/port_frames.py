@@ -36,7 +36,8 @@ class PortFrames(Flows):
         try:
             self._port, self._mac, self._cookie = port, mac, cookie
             self.send(
-                openflow_messages.message(self.version, _SET_CONFIG, next(self.xids), struct.pack("!HH", 0, _WHOLE)), deadline
+                openflow_messages.encode_message(self.version, _SET_CONFIG, next(self.xids), struct.pack("!HH", 0, _WHOLE)),
+                deadline,
             )
             self.add(Flow(port, CONTROLLER, cookie, hard_s=FLOW_S, eth_dst=mac), deadline)
         except BaseException:
@@ -49,18 +50,18 @@ class PortFrames(Flows):
 
     def hand(self, frame: bytes, deadline: Deadline) -> None:
         """Send the frame out of the port, without a tag. A refusal comes with the next `read_frame`."""
-        action = openflow_messages.output(self.version, self._port)
+        action = openflow_messages.encode_output(self.version, self._port)
         if self.version == VERSION_10:
             head = struct.pack("!IHH", _NO_BUFFER, _FROM_CONTROLLER_10, len(action))
         else:
             head = struct.pack("!IIH6x", _NO_BUFFER, CONTROLLER, len(action))
-        self.send(openflow_messages.message(self.version, _PACKET_OUT, next(self.xids), head + action + frame), deadline)
+        self.send(openflow_messages.encode_message(self.version, _PACKET_OUT, next(self.xids), head + action + frame), deadline)
 
     def read_frame(self, deadline: Deadline) -> bytes:
         """Read one message; the frame in it, b"" for anything else than a frame of the flow's."""
         answer = self.receive(deadline)
         if answer.kind == openflow_messages.ERROR:
-            raise openflow_messages.refusal(answer, f"sending a frame at {self.path}")
+            raise openflow_messages.explain_refusal(answer, f"sending a frame at {self.path}")
         frame = _frame(answer)
         return frame if frame[:6] == self._mac else b""
 

@@ -22,7 +22,7 @@ class AfxdpPorts:
             draft.expect("Interface", [["type", "==", AFXDP]], [{"name": name} for name in sorted(self.others | self.added)])
 
 
-def afxdp_ports(session: SwitchSession) -> frozenset[str]:
+def list_afxdp_ports(session: SwitchSession) -> frozenset[str]:
     return frozenset(value_of(row, "name") for row in session.rows("Interface") if value_of(row, "type") == AFXDP)
 
 
@@ -31,7 +31,7 @@ def require_memory(txn: Draft, session: SwitchSession, names: frozenset[str], mo
 
     `adds`: they are added now, and the transaction is committed only if the switch has no others.
     """
-    part = txn.part(AfxdpPorts, AFXDP, lambda: AfxdpPorts(afxdp_ports(session)))
+    part = txn.share_part(AfxdpPorts, AFXDP, lambda: AfxdpPorts(list_afxdp_ports(session)))
     if len(part.others | part.added | names) > most:
         raise SwitchRefused(
             f"port {min(names)}: the switch has {most} ports of type afxdp, which is all that it may have",

@@ -6,15 +6,15 @@ import uuid
 from typing import Any
 
 from userspace_cni.base.errors import Unavailable
-from userspace_cni.ovsdb.column_values import Json, as_json, by_uuid, count, references
-from userspace_cni.ovsdb.columns import Columns, new_columns
+from userspace_cni.ovsdb.column_values import Json, as_json, by_uuid, count, read_references
+from userspace_cni.ovsdb.columns import Columns, make_columns
 from userspace_cni.ovsdb.draft import Draft
 from userspace_cni.switch.ovsdb.mirror_drafts import MirrorDraft
 
 
-def bridge_draft(txn: Draft, name: str, row: Any) -> BridgeDraft:
+def draft_bridge(txn: Draft, name: str, row: Any) -> BridgeDraft:
     """The changes of the transaction to this bridge; `row` is None while the bridge does not exist."""
-    return txn.part(BridgeDraft, name, lambda: BridgeDraft(name, row))
+    return txn.share_part(BridgeDraft, name, lambda: BridgeDraft(name, row))
 
 
 class BridgeDraft:
@@ -58,7 +58,7 @@ class BridgeDraft:
     def add(self, port: Json) -> None:
         self._added.append(port)
 
-    def mirror(self, name: str, row: Any) -> MirrorDraft:
+    def draft_mirror(self, name: str, row: Any) -> MirrorDraft:
         """The changes to this mirror; `row` is None while the bridge has none of that name."""
         if name not in self._mirrors:
             self._mirrors[name] = MirrorDraft(name, row)
@@ -108,14 +108,16 @@ class BridgeDraft:
 
     def _is_last(self, kept: list[Json]) -> bool:
         return count(self.row, "ports") <= len(kept) + len(self._removed) and not (
-            references(self.row, "ports") - set(self._removed) - {uuid.UUID(reference[1]) for reference in kept}
+            read_references(self.row, "ports") - set(self._removed) - {uuid.UUID(reference[1]) for reference in kept}
         )
 
     def _insert(self, draft: Draft, root: Any) -> None:
         assert self._made is not None  # noqa: S101 - for the type checker
         bridge, local_interface = self._made
-        interface = draft.write("Interface", new_columns(local_interface))
+        interface = draft.write("Interface", make_columns(local_interface))
         local = draft.write("Port", {"name": self.name, "interfaces": interface})
         mirrors = [made for each in self._mirrors.values() if each.is_changed and (made := each.write(draft, None)[0])]
-        made = draft.write("Bridge", new_columns(bridge) | {"ports": ("set", [local, *self._added]), "mirrors": ("set", mirrors)})
+        made = draft.write(
+            "Bridge", make_columns(bridge) | {"ports": ("set", [local, *self._added]), "mirrors": ("set", mirrors)}
+        )
         draft.mutate(root, "bridges", "insert", [made])

@@ -14,15 +14,15 @@ from typing import Any, Final
 
 from userspace_cni.attachment.steps import EVERYTHING
 from userspace_cni.base.errors import BadRequest, NameTaken, Unavailable
-from userspace_cni.ovsdb.column_values import Json, count, references, refers, value_of
+from userspace_cni.ovsdb.column_values import Json, count, read_references, refers, value_of
 from userspace_cni.ovsdb.database import Clause, named, with_ids
 from userspace_cni.ovsdb.replica import Replica
 from userspace_cni.switch.ovsdb.bridge_drafts import BridgeDraft
 from userspace_cni.switch.ovsdb.index import SwitchIndex
 from userspace_cni.switch.ovsdb.mirror_drafts import SourcePort
 from userspace_cni.switch.ovsdb.rows.desired import DesiredRows, MirrorPart
-from userspace_cni.switch.ovsdb.rows.marks import is_nodes, is_ours, owns, same_kind, whose
-from userspace_cni.switch.ovsdb.rows.mirror_row import COLUMNS, DESIRED, MirrorRow, desired_names, specs
+from userspace_cni.switch.ovsdb.rows.marks import describe_owner, is_nodes, is_ours, is_same_kind, owns
+from userspace_cni.switch.ovsdb.rows.mirror_row import COLUMNS, DESIRED, MirrorRow, encode_specs, read_desired_names
 
 BRIDGE_MAX: Final = 32
 """Mirrors of a bridge: ovs-vswitchd (3.1) ignores more, with a line in its log (ofproto/ofproto-dpif-mirror.c, MAX_MIRRORS)."""
@@ -33,20 +33,20 @@ def takes_sources(marks: Mapping[str, str]) -> bool:
     return is_ours(marks) or is_nodes(marks)
 
 
-def mirrors_of(replica: Replica[SwitchIndex], bridge: Any) -> list[Any]:
+def list_mirrors(replica: Replica[SwitchIndex], bridge: Any) -> list[Any]:
     """The replicated Mirror rows of the bridge (None: none)."""
     rows = replica.tables["Mirror"].rows
-    found = () if bridge is None else sorted(references(bridge, "mirrors"))
+    found = () if bridge is None else sorted(read_references(bridge, "mirrors"))
     return [rows[each] for each in found if each in rows]
 
 
 def find_mirror(replica: Replica[SwitchIndex], bridge: Any, name: str) -> Any:
     """The bridge's Mirror of that name, None if there is none; of several one that is not ours, if there is one."""
-    rows = [row for row in mirrors_of(replica, bridge) if value_of(row, "name") == name]
+    rows = [row for row in list_mirrors(replica, bridge) if value_of(row, "name") == name]
     return min(rows, key=lambda row: takes_sources(value_of(row, "external_ids")), default=None)
 
 
-def mirror_rows(replica: Replica[SwitchIndex], bridge: Any, port: Any) -> tuple[MirrorRow, ...]:
+def read_mirror_rows(replica: Replica[SwitchIndex], bridge: Any, port: Any) -> tuple[MirrorRow, ...]:
     return tuple(
         MirrorRow(
             value_of(row, "name"),
@@ -56,16 +56,18 @@ def mirror_rows(replica: Replica[SwitchIndex], bridge: Any, port: Any) -> tuple[
             refers(row, "select_dst_port", port.uuid),
             value_of(row, "select_all"),
         )
-        for row in mirrors_of(replica, bridge)
+        for row in list_mirrors(replica, bridge)
     )
 
 
-def without_output(replica: Replica[SwitchIndex]) -> list[tuple[Any, Any]]:
+def find_without_output(replica: Replica[SwitchIndex]) -> list[tuple[Any, Any]]:
     """The Mirrors with our owner mark that have no output, each with its bridge: the output's port was deleted by hand."""
     bridges = replica.names("Bridge").values()
-    found = ((bridge, row) for bridge in bridges for row in mirrors_of(replica, bridge))
+    found = ((bridge, row) for bridge in bridges for row in list_mirrors(replica, bridge))
     return [
-        (bridge, row) for bridge, row in found if is_ours(value_of(row, "external_ids")) and not references(row, "output_port")
+        (bridge, row)
+        for bridge, row in found
+        if is_ours(value_of(row, "external_ids")) and not read_references(row, "output_port")
     ]
 
 
@@ -74,7 +76,7 @@ def clauses_of(part: MirrorPart, external_ids: Mapping[str, str]) -> frozenset[C
 
     `external_ids`: those that its row has now.
     """
-    clauses = named(*(each.name for each in part.sources), *desired_names(external_ids), *_shown(part))
+    clauses = named(*(each.name for each in part.sources), *read_desired_names(external_ids), *_shown(part))
     for name in part.outputs:
         clauses |= named(name)
         for start in COLUMNS.values():
@@ -112,9 +114,9 @@ def _require_own(replica: Replica[SwitchIndex], rows: DesiredRows, bridge: Any, 
     """Raise NameTaken for a Mirror of another owner; one of the node's takes sources of any."""
     row = find_mirror(replica, bridge, name)
     marks = value_of(row, "external_ids") if row is not None else {}
-    if row is not None and not same_kind(rows.marks, marks) and not (joins and takes_sources(marks)):
+    if row is not None and not is_same_kind(rows.marks, marks) and not (joins and takes_sources(marks)):
         raise NameTaken(
-            f"mirror {name} of bridge {rows.bridge.name} exists and belongs to {whose(marks)}",
+            f"mirror {name} of bridge {rows.bridge.name} exists and belongs to {describe_owner(marks)}",
             "it is not changed here; use another name for the mirror",
         )
 
@@ -128,9 +130,9 @@ def _require_no_output(replica: Replica[SwitchIndex], rows: DesiredRows, bridge:
     """Raise NameTaken if another attachment is the output of that Mirror."""
     row = find_mirror(replica, bridge, name)
     marks = value_of(row, "external_ids") if row is not None else {}
-    held = row is not None and references(row, "output_port") and not owns(rows.marks, marks)
-    if held or draft.mirror(name, row).has_output:
-        holder = whose(marks) if held else "another attachment"
+    held = row is not None and read_references(row, "output_port") and not owns(rows.marks, marks)
+    if held or draft.draft_mirror(name, row).has_output:
+        holder = describe_owner(marks) if held else "another attachment"
         raise NameTaken(
             f"mirror {name} of bridge {rows.bridge.name} has an output, which belongs to {holder}",
             "a mirror has one output: use another name for the mirror, or DEL that attachment first",
@@ -140,14 +142,14 @@ def _require_no_output(replica: Replica[SwitchIndex], rows: DesiredRows, bridge:
 def take_part(draft: BridgeDraft, replica: Replica[SwitchIndex], rows: DesiredRows, port: Json, *, living: Any) -> None:
     """Have the port be a source and an output as the rows say. `living`: its row, None for a new one and for one of others."""
     part = rows.mirrors
-    desired = specs(part.sources)
-    before = desired_names(value_of(living, "external_ids")) if living is not None else ()
+    desired = encode_specs(part.sources)
+    before = read_desired_names(value_of(living, "external_ids")) if living is not None else ()
     for name in {*(each.name for each in part.sources), *before}:
         row = find_mirror(replica, draft.row, name)
         if rows.port and (row is None or takes_sources(value_of(row, "external_ids"))):
-            draft.mirror(name, row).write_specs(rows.port.name, SourcePort(port, desired, living is not None))
+            draft.draft_mirror(name, row).write_specs(rows.port.name, SourcePort(port, desired, living is not None))
     for name in part.outputs:
-        mirror = draft.mirror(name, find_mirror(replica, draft.row, name))
+        mirror = draft.draft_mirror(name, find_mirror(replica, draft.row, name))
         mirror.take(port, rows.marks, everything=part.shows == EVERYTHING)
         for shown in _shown(part):
             mirror.show(replica.names("Port")[shown])
@@ -157,14 +159,14 @@ def take_part(draft: BridgeDraft, replica: Replica[SwitchIndex], rows: DesiredRo
 
 def leave(draft: BridgeDraft, replica: Replica[SwitchIndex], marks: Mapping[str, str], keep: Collection[str] = ()) -> None:
     """Remove the Mirrors of the bridge with these marks, but those of the names `keep`."""
-    for row in mirrors_of(replica, draft.row):
+    for row in list_mirrors(replica, draft.row):
         name = value_of(row, "name")
         if name not in keep and owns(marks, value_of(row, "external_ids")):
-            draft.mirror(name, row).remove()
+            draft.draft_mirror(name, row).remove()
 
 
 def has_part(part: MirrorPart, living: Any) -> bool:
     """Whether flows that are in use may have to change when a port with this part is written; `living`: its row, or None."""
     if living is None:
         return bool(part.outputs)
-    return bool(part.outputs or part.sources or desired_names(value_of(living, "external_ids")))
+    return bool(part.outputs or part.sources or read_desired_names(value_of(living, "external_ids")))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from userspace_cni.ovsdb.column_values import value_of
 from userspace_cni.switch.ovsdb.rows.bridge_row import DATAPATH_TYPE
 from userspace_cni.switch.ovsdb.rows.marks import is_ours
-from userspace_cni.switch.ovsdb.switch_reads import known_ports
+from userspace_cni.switch.ovsdb.switch_reads import list_ports
 
 if TYPE_CHECKING:
     from userspace_cni.switch.ovsdb.rows.port_row import KnownPort
@@ -36,9 +36,9 @@ class Bridge:
         return self.datapath == DATAPATH_TYPE
 
 
-def known_bridges(session: SwitchSession) -> list[Bridge]:
+def list_bridges(session: SwitchSession) -> list[Bridge]:
     """Every bridge, sorted by name. Needs a session that replicates everything."""
-    ports = [port for port in known_ports(session) if port.ours]
+    ports = [port for port in list_ports(session) if port.ours]
     found = []
     for name, row in sorted(session.replica.names("Bridge").items()):
         mine = [port for port in ports if port.bridge == name]

@@ -41,7 +41,7 @@ class Listeners:
 UNTOLD: Final = Listeners()
 
 
-def changes(table: str, event: str, value: Value, changed: Collection[str], former: Value) -> Iterator[Change]:
+def read_changes(table: str, event: str, value: Value, changed: Collection[str], former: Value) -> Iterator[Change]:
     """What a notice of the IDL says. `value` gives a column of the row, `former` one of those that `changed` as it was."""
     if table == "Bridge":
         if event != ROW_UPDATE or not _SHARED.issuperset(changed):

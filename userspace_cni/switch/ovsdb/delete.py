@@ -5,19 +5,19 @@ from __future__ import annotations
 import uuid
 from typing import Any, Literal
 
-from userspace_cni.ovsdb.column_values import references, value_of
+from userspace_cni.ovsdb.column_values import read_references, value_of
 from userspace_cni.ovsdb.database import Clause, every_name, named, with_ids
 from userspace_cni.ovsdb.draft import Draft
 from userspace_cni.ovsdb.groups import Command, RefusedCommand
 from userspace_cni.ovsdb.replica import Watch
 from userspace_cni.switch.ovsdb import bridge_mirrors, port_limits
-from userspace_cni.switch.ovsdb.bridge_drafts import bridge_draft
+from userspace_cni.switch.ovsdb.bridge_drafts import draft_bridge
 from userspace_cni.switch.ovsdb.rounds import Round
 from userspace_cni.switch.ovsdb.rows.desired import MarkedRows
 from userspace_cni.switch.ovsdb.rows.interface_row import VHOST_USER_TYPES
-from userspace_cni.switch.ovsdb.rows.marks import identity, is_ours, owns, whose
+from userspace_cni.switch.ovsdb.rows.marks import describe_owner, is_ours, owns, select_identity
 from userspace_cni.switch.ovsdb.switch_database import SwitchSession
-from userspace_cni.switch.ovsdb.switch_reads import bridge_of, link_index
+from userspace_cni.switch.ovsdb.switch_reads import bridge_of, read_link_index
 
 
 class Delete(Command[SwitchSession]):
@@ -55,7 +55,7 @@ class Delete(Command[SwitchSession]):
             return every_name()
         bridge = self._bridge_of(self._port_row())
         found = "" if bridge is None else value_of(bridge, "name")
-        marks = identity(rows.marks) if rows.marks else {}
+        marks = select_identity(rows.marks) if rows.marks else {}
         return named(*filter(None, (rows.port, rows.bridge, found))) | (with_ids(marks) if marks else frozenset())
 
     def run_idl(self, txn: Draft) -> None:
@@ -75,7 +75,7 @@ class Delete(Command[SwitchSession]):
         self.done = self._round.watch(self.api) if self._round and rows.port else None
         self.flows_after = self._round.configuration if self._round and not rows.port else None
         if rows.own:
-            self.gone = self.gone or bridge_draft(txn, rows.bridge, self._bridge_row()).deleted
+            self.gone = self.gone or draft_bridge(txn, rows.bridge, self._bridge_row()).deleted
 
     def should_retry(self, refused: RefusedCommand) -> bool:
         """Whether another port uses the QoS row too: then the row stays."""
@@ -102,7 +102,7 @@ class Delete(Command[SwitchSession]):
             port_limits.drop(txn, rows.marks, port, foreign=rows.with_foreign_qos)
         if bridge is not None:
             ours = is_ours(value_of(bridge, "external_ids"))
-            bridge_draft(txn, value_of(bridge, "name"), bridge).remove(port, ours=ours)
+            draft_bridge(txn, value_of(bridge, "name"), bridge).remove(port, ours=ours)
 
     def _delete_bridge(self, txn: Draft) -> None:
         rows, bridge = self._rows, self._bridge_row()
@@ -113,12 +113,12 @@ class Delete(Command[SwitchSession]):
         txn.verify(bridge, "external_ids", "ports")
         marks = value_of(bridge, "external_ids")
         if not owns(rows.marks, marks):
-            self.left_alone = f"it belongs to {whose(marks)}"
+            self.left_alone = f"it belongs to {describe_owner(marks)}"
             return
-        self.links = {rows.bridge: link_index(self.api, rows.bridge)}
-        self.users = tuple(sorted(filter(None, map(self._user, references(bridge, "ports")))))
+        self.links = {rows.bridge: read_link_index(self.api, rows.bridge)}
+        self.users = tuple(sorted(filter(None, map(self._user, read_references(bridge, "ports")))))
         if not self.users:
-            bridge_draft(txn, rows.bridge, bridge).give_up()
+            draft_bridge(txn, rows.bridge, bridge).give_up()
 
     def _user(self, reference: uuid.UUID) -> str:
         """The name of a port that keeps the bridge; "" for its local one, and for one of the same owner."""
@@ -131,14 +131,14 @@ class Delete(Command[SwitchSession]):
     def _leave_mirrors(self, txn: Draft, bridge: Any) -> None:
         """Delete the mirrors with the marks, of any bridge if that of the port is not known any more."""
         for each in self.api.rows("Bridge") if bridge is None else [bridge]:
-            draft = bridge_draft(txn, value_of(each, "name"), each)
+            draft = draft_bridge(txn, value_of(each, "name"), each)
             bridge_mirrors.leave(draft, self.api.replica, self._rows.marks)
 
     def _links_of(self, bridge: Any) -> dict[str, int]:
         name, row = self._rows.port, self.api.row("Interface", self._rows.port)
         ours = [value_of(bridge, "name")] if is_ours(value_of(bridge, "external_ids")) else []
         internal = [name] if row is not None and value_of(row, "type") == "internal" else []
-        return {each: link_index(self.api, each) for each in (*ours, *internal)}
+        return {each: read_link_index(self.api, each) for each in (*ours, *internal)}
 
     def _port_row(self) -> Any:
         return self.api.row("Port", self._rows.port) if self._rows.port else None
@@ -156,4 +156,4 @@ class Delete(Command[SwitchSession]):
             interface = self.api.row("Interface", rows.port)
             kind = value_of(interface, "type") if interface is not None else "none"
             return "" if kind in VHOST_USER_TYPES else f"it is not a vhost-user port: type {kind}"
-        return "" if owns(rows.marks, marks) else f"it belongs to {whose(marks)}"
+        return "" if owns(rows.marks, marks) else f"it belongs to {describe_owner(marks)}"

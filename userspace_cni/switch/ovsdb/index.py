@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from userspace_cni.ovsdb.column_values import value_of
-from userspace_cni.switch.ovsdb.changes import Listeners, changes
+from userspace_cni.switch.ovsdb.changes import Listeners, read_changes
 from userspace_cni.switch.ovsdb.rows.marks import ATTACHED_MAC
 from userspace_cni.switch.ovsdb.rows.port_row import KnownPort
 
@@ -68,14 +68,14 @@ class SwitchIndex:
             self._macs[name] = mac
             self._of_mac.setdefault(mac, set()).add(name)
 
-    def with_mac(self, mac: str) -> tuple[str, ...]:
+    def find_with_mac(self, mac: str) -> tuple[str, ...]:
         """The names of the interfaces that were given this MAC (external_ids:attached-mac)."""
         return tuple(self._of_mac.get(mac, ()))
 
     def change(self, table: str, event: str, row: Any, former: Any) -> None:
         """Tell of what may be a loss."""
         changed = () if former is None else former._data.keys()  # noqa: SLF001 - ovs.db.idl has no other list
-        for each in changes(table, event, partial(value_of, row), changed, partial(value_of, former)):
+        for each in read_changes(table, event, partial(value_of, row), changed, partial(value_of, former)):
             self._listeners.change(*each)
 
     def _check_peer(self, name: str, row: Any) -> None:

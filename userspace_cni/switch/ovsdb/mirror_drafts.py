@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from userspace_cni.ovsdb.column_values import Json, references, refers, value_of
+from userspace_cni.ovsdb.column_values import Json, read_references, refers, value_of
 from userspace_cni.ovsdb.columns import find_changed_columns
 from userspace_cni.ovsdb.draft import Draft
 from userspace_cni.ovsdb.replica import Replica
@@ -67,10 +67,10 @@ class MirrorDraft:
             if self._row is None:
                 return draft.write("Mirror", columns), None
             draft.verify(self._row, "external_ids", "output_port")
-            if not references(self._row, "output_port"):  # its output was deleted by hand
+            if not read_references(self._row, "output_port"):  # its output was deleted by hand
                 return draft.write("Mirror", columns), _reference(self._row)
             found = {key: value_of(self._row, key) for key in ("name", "select_all", "external_ids")}
-            found |= {key: [("uuid", str(each)) for each in references(self._row, key)] for key in ("output_port", *COLUMNS)}
+            found |= {key: [("uuid", str(each)) for each in read_references(self._row, key)] for key in ("output_port", *COLUMNS)}
             if changes := find_changed_columns(columns, found):
                 draft.update(self._row, changes)
         elif self._removed:

@@ -20,8 +20,8 @@ from userspace_cni.attachment.steps import (
 )
 from userspace_cni.base.port_kinds import Datapath
 from userspace_cni.base.vlans import Vlan
-from userspace_cni.ovsdb.column_values import references, value_of
-from userspace_cni.switch.ovsdb.bridge_mirrors import mirrors_of
+from userspace_cni.ovsdb.column_values import read_references, value_of
+from userspace_cni.switch.ovsdb.bridge_mirrors import list_mirrors
 from userspace_cni.switch.ovsdb.rows.bridge_row import HWADDR, datapath_of
 from userspace_cni.switch.ovsdb.rows.interface_row import DEVARGS
 from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, is_nodes
@@ -32,14 +32,14 @@ from userspace_cni.switch.ovsdb.switch_reads import bridge_of
 _NUMBER: Final = re.compile("[0-9]{1,9}")
 
 
-def named_specs(session: SwitchSession, store: str) -> frozenset[str]:
+def list_specs(session: SwitchSession, store: str) -> frozenset[str]:
     """The mark `spec` of every replicated row of the node's own of this store."""
     index = session.index
     rows = (*index.marks.values(), *index.bridge_marks.values(), *map(_marks, session.rows("Mirror")))
     return frozenset(of["spec"] for of in rows if is_nodes(of) and of.get("store") == store and of.get("spec"))
 
 
-def steps_of_rows(session: SwitchSession, marks: Mapping[str, str], switch_netns: str = "") -> tuple[Step, ...]:
+def rebuild_steps(session: SwitchSession, marks: Mapping[str, str], switch_netns: str = "") -> tuple[Step, ...]:
     """The steps that have made the rows with these marks, in the order of a plan. What others have written is in them, too.
 
     `switch_netns`: where the switch opens its ports, as in steps.
@@ -81,13 +81,13 @@ def _port(session: SwitchSession, port: Any, marks: Mapping[str, str]) -> Uplink
     and addresses stay on a bridge that leads nowhere.
     """
     bridge, rows = bridge_of(session, port), session.tables["Interface"].rows
-    members = [rows[each] for each in references(port, "interfaces") if each in rows]
+    members = [rows[each] for each in read_references(port, "interfaces") if each in rows]
     if bridge is None or not members:
         return None
     members.sort(key=lambda row: str(value_of(row, "name")))
     on, name, mtu = value_of(bridge, "name"), value_of(port, "name"), _first(members[0], "mtu_request")
     internal = value_of(members[0], "type") == Internal.type
-    shown = [row for row in mirrors_of(session.replica, bridge) if _has(row, marks)]
+    shown = [row for row in list_mirrors(session.replica, bridge) if _has(row, marks)]
     if not (internal or shown):
         return UplinkPort(
             on,
@@ -125,8 +125,8 @@ def _mirrors(session: SwitchSession, ports: set[str], marks: Mapping[str, str]) 
     """The mirrors whose output is none of these ports: it is another's, or was deleted."""
     rows = session.tables["Port"].rows
     for bridge in session.rows("Bridge"):
-        for row in mirrors_of(session.replica, bridge):
-            outputs = [value_of(rows[each], "name") for each in references(row, "output_port") if each in rows]
+        for row in list_mirrors(session.replica, bridge):
+            outputs = [value_of(rows[each], "name") for each in read_references(row, "output_port") if each in rows]
             if _has(row, marks) and not ports.intersection(outputs):
                 shows = EVERYTHING if value_of(row, "select_all") else ""
                 yield MirrorOutput(value_of(bridge, "name"), "".join(outputs), value_of(row, "name"), shows, marks)

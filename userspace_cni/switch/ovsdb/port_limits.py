@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from userspace_cni.ovsdb.column_values import value_of
 from userspace_cni.ovsdb.replica import Replica
 from userspace_cni.switch.ovsdb.index import SwitchIndex
-from userspace_cni.switch.ovsdb.rows.marks import identity, is_nodes, is_ours, owns
+from userspace_cni.switch.ovsdb.rows.marks import is_nodes, is_ours, owns, select_identity
 from userspace_cni.switch.ovsdb.rows.qos_row import QosRow
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def drop(txn: Draft, marks: Mapping[str, str], port: Any, *, foreign: bool = Fal
         txn.update(port, {"qos": []})
     if qos and foreign:
         txn.add_op({"op": "delete", "table": "QoS", "where": [["_uuid", "==", ["uuid", str(qos[0])]]]})
-    named = identity(marks)
+    named = select_identity(marks)
     if {"container-id", "ifname"} <= named.keys() or "spec" in named:  # they name one attachment
         named |= {"store": marks["store"]} if marks.get("store") else {}  # another state directory may have a spec of that name
         for table in ("QoS", "Queue"):
@@ -69,7 +69,7 @@ def limit_of(replica: Replica[SwitchIndex], port: Any) -> QosRow | None:
     return QosRow(value_of(row, "type"), value_of(row, "other_config"), of_queue)
 
 
-def orphans(replica: Replica[SwitchIndex], store: str) -> list[Any]:
+def find_orphans(replica: Replica[SwitchIndex], store: str) -> list[Any]:
     """The rows of QoS, and then of Queue, that are of this store and to which no row refers."""
     tables = replica.tables
     limited = {each for port in tables["Port"].rows.values() for each in value_of(port, "qos")}

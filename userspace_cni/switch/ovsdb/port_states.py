@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from userspace_cni.ovsdb.column_values import references, refers, value_of
+from userspace_cni.ovsdb.column_values import read_references, refers, value_of
 from userspace_cni.switch.ovsdb.bridge_mirrors import find_mirror
 from userspace_cni.switch.ovsdb.rows.bridge_row import datapath_of
 from userspace_cni.switch.ovsdb.rows.marks import is_nodes, is_ours
@@ -64,7 +64,7 @@ def look_at_output(session: SwitchSession, bridge: str, name: str) -> OutputLook
 def is_mirrored(session: SwitchSession, bridge: str, mirror: str) -> bool:
     """Whether the bridge's mirror of that name has its source and its output."""
     row = find_mirror(session.replica, session.row("Bridge", bridge), mirror)
-    return row is not None and bool(references(row, "select_src_port") and references(row, "output_port"))
+    return row is not None and bool(read_references(row, "select_src_port") and read_references(row, "output_port"))
 
 
 def state_of(session: SwitchSession, name: str) -> PortState | None:

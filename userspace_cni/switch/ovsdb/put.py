@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
-from userspace_cni.ovsdb.column_values import Json, as_json, columns_of, count, references, refers, value_of
-from userspace_cni.ovsdb.columns import find_changed_columns, new_columns
+from userspace_cni.ovsdb.column_values import Json, as_json, columns_of, count, read_references, refers, value_of
+from userspace_cni.ovsdb.columns import find_changed_columns, make_columns
 from userspace_cni.ovsdb.database import Clause, every_name, named, of_type, with_ids
 from userspace_cni.ovsdb.draft import Draft
 from userspace_cni.ovsdb.groups import Command, RefusedCommand
 from userspace_cni.ovsdb.replica import Watch
 from userspace_cni.switch.ovsdb import bridge_mirrors, port_limits
-from userspace_cni.switch.ovsdb.afxdp_ports import afxdp_ports, require_memory
-from userspace_cni.switch.ovsdb.bridge_drafts import BridgeDraft, bridge_draft
+from userspace_cni.switch.ovsdb.afxdp_ports import list_afxdp_ports, require_memory
+from userspace_cni.switch.ovsdb.bridge_drafts import BridgeDraft, draft_bridge
 from userspace_cni.switch.ovsdb.rounds import Round
-from userspace_cni.switch.ovsdb.rows.bridge_row import LOCAL_MTU, datapath_of, in_the_way, other_datapath
+from userspace_cni.switch.ovsdb.rows.bridge_row import LOCAL_MTU, advise_on_datapath, advise_on_taken_name, datapath_of
 from userspace_cni.switch.ovsdb.rows.desired import DesiredInterface, DesiredPort, DesiredRows
 from userspace_cni.switch.ovsdb.rows.interface_row import AFXDP
-from userspace_cni.switch.ovsdb.rows.marks import identity, is_nodes, is_ours, require_own, whose
-from userspace_cni.switch.ovsdb.rows.mirror_row import withdrawn
+from userspace_cni.switch.ovsdb.rows.marks import describe_owner, is_nodes, is_ours, require_own, select_identity
+from userspace_cni.switch.ovsdb.rows.mirror_row import find_withdrawn
 from userspace_cni.switch.ovsdb.switch_database import SwitchSession
-from userspace_cni.switch.ovsdb.switch_reads import bridge_of, is_open, lacking, local_port_without_mtu
+from userspace_cni.switch.ovsdb.switch_reads import bridge_of, find_local_port_without_mtu, find_missing, is_open
 
 _DUPLICATES: Final = 10
 """How often another session may take the same name at the same moment, before the server's refusal becomes an error."""
@@ -71,7 +71,7 @@ class Put(Command[SwitchSession]):
         )
         clauses |= bridge_mirrors.clauses_of(rows.mirrors, value_of(row, "external_ids") if row is not None and rows.port else {})
         if rows.port and (rows.port.limit or (row is not None and value_of(row, "qos"))):
-            clauses |= with_ids(identity(rows.marks))
+            clauses |= with_ids(select_identity(rows.marks))
         return clauses | (of_type(AFXDP) if self._afxdp_names() else frozenset())
 
     def run_idl(self, txn: Draft) -> None:
@@ -79,18 +79,18 @@ class Put(Command[SwitchSession]):
         self._begin()
         rows, api = self._rows, self.api
         bridge, port = api.row("Bridge", rows.bridge.name), self._port_row()
-        draft = bridge_draft(txn, rows.bridge.name, bridge)
+        draft = draft_bridge(txn, rows.bridge.name, bridge)
         self._require_bridge(draft, bridge, port)
         if port is not None:
             self._require_port(bridge, port)
         rivals = self._rivals(rows.port, port) if rows.port else []
         bridge_mirrors.require_part(api.replica, rows, bridge, draft)
-        self.unheld = lacking(api, rows.new_names) - self._held
+        self.unheld = find_missing(api, rows.new_names) - self._held
         if self.unheld:
             return
         outdated = self._outdated(rows.port, port) if rows.port and port is not None else frozenset()
         self.stale = bool(rivals or outdated)
-        if added := self._afxdp_names() - afxdp_ports(api):
+        if added := self._afxdp_names() - list_afxdp_ports(api):
             require_memory(txn, api, added, self._afxdp_max, adds=not self.stale)
         if bridge is None:
             draft.make(rows.bridge.columns, rows.bridge.local)
@@ -144,14 +144,14 @@ class Put(Command[SwitchSession]):
         marks, others = value_of(bridge, "external_ids"), count(bridge, "ports") - 1
         if desired.own:
             what = f"{rows.called}bridge {name}" + ("" if desired.missing else " exists and")
-            require_own(rows.marks, marks, what, in_the_way(name, others, is_nodes=is_nodes(marks)))
+            require_own(rows.marks, marks, what, advise_on_taken_name(name, others, is_nodes=is_nodes(marks)))
         found = datapath_of(value_of(bridge, "datapath_type"))
         if desired.datapath and found != desired.datapath:
-            hint = other_datapath(name, desired.datapath, others)
+            hint = advise_on_datapath(name, desired.datapath, others)
             raise SwitchRefused(f"bridge {name} has datapath_type {found}, {desired.because}", hint)
         if port is None and is_nodes(marks) and not (desired.missing or is_nodes(rows.marks)):
             raise Unavailable(
-                f"bridge {name} belongs to {whose(marks)} by now, and did not when the port was planned",
+                f"bridge {name} belongs to {describe_owner(marks)} by now, and did not when the port was planned",
                 "a setting [[rule]] has to allow its use; the next ADD asks the rules anew",
             )
         if rows.output and (port is None or not refers(bridge, "ports", port.uuid)):
@@ -162,7 +162,7 @@ class Put(Command[SwitchSession]):
         rows, name, marks = self._rows, self._port_name, value_of(port, "external_ids")
         if rows.output:
             if is_ours(marks) or is_nodes(marks):
-                raise NameTaken(f"{rows.called}port {name} belongs to {whose(marks)}", "use another port as output")
+                raise NameTaken(f"{rows.called}port {name} belongs to {describe_owner(marks)}", "use another port as output")
             return
         hint = f"ovs-vsctl list Port {name}; it goes with the DEL of that attachment, or by the program that made it"
         require_own(rows.marks, marks, f"{rows.called}port {name} exists and", hint)
@@ -209,7 +209,7 @@ class Put(Command[SwitchSession]):
             local = self.api.row("Interface", desired.name)
             if desired.local and local is not None:
                 _converge(txn, local, desired.local)
-        elif (local := local_port_without_mtu(self.api, bridge)) is not None and self._rows.port:
+        elif (local := find_local_port_without_mtu(self.api, bridge)) is not None and self._rows.port:
             txn.update(local, {"mtu_request": [LOCAL_MTU]})  # whatever the ports on it have
 
     def _make_room(self, txn: Draft, draft: BridgeDraft, port: Any, rivals: list[Any], outdated: frozenset[str]) -> None:
@@ -217,12 +217,12 @@ class Put(Command[SwitchSession]):
         for rival in rivals:
             txn.verify(rival, "external_ids")
             bridge = bridge_of(self.api, rival, draft.name)
-            bridge_draft(txn, value_of(bridge, "name"), bridge).remove(rival, ours=False)
+            draft_bridge(txn, value_of(bridge, "name"), bridge).remove(rival, ours=False)
         if not outdated:
             return
         txn.verify(port, "interfaces", "external_ids", "qos")
         removed = {self.api.row("Interface", name).uuid for name in outdated}
-        kept = sorted(references(port, "interfaces") - removed)
+        kept = sorted(read_references(port, "interfaces") - removed)
         if kept:
             txn.update(port, {"interfaces": kept})
         else:
@@ -236,13 +236,13 @@ class Put(Command[SwitchSession]):
         members = [self._write_interface(txn, each) for each in desired.interfaces]
         if port is None:
             qos = port_limits.make(txn, desired.limit, rows.marks)
-            reference = txn.write("Port", new_columns(desired.columns) | {"interfaces": members, "qos": qos})
+            reference = txn.write("Port", make_columns(desired.columns) | {"interfaces": members, "qos": qos})
             draft.add(reference)
         else:
             reference = as_json(port.uuid)
-            marks = desired.columns["external_ids"] | withdrawn(value_of(port, "external_ids"), rows.mirrors.sources)
+            marks = desired.columns["external_ids"] | find_withdrawn(value_of(port, "external_ids"), rows.mirrors.sources)
             changes = find_changed_columns(desired.columns | {"external_ids": marks}, columns_of(port, *desired.columns))
-            if {as_json(each) for each in references(port, "interfaces")} != set(members):
+            if {as_json(each) for each in read_references(port, "interfaces")} != set(members):
                 changes["interfaces"] = members
             if changes:
                 txn.update(port, changes)
@@ -252,8 +252,8 @@ class Put(Command[SwitchSession]):
     def _write_interface(self, txn: Draft, desired: DesiredInterface) -> Json:
         row = self.api.row("Interface", desired.name)
         if row is None:
-            return txn.write("Interface", new_columns(desired.columns))
-        changes = _converge(txn, row, desired.due(columns_of(row, "type", "external_ids")))
+            return txn.write("Interface", make_columns(desired.columns))
+        changes = _converge(txn, row, desired.choose_columns(columns_of(row, "type", "external_ids")))
         if not is_open(row):
             self.closed = True
             if desired.can_reopen:  # it is tried with each new configuration, and answers as for a new row

@@ -27,7 +27,7 @@ class Round:
 
     @property
     def configuration(self) -> int:
-        number: int = self._txn.selected(self._asked)[0]["next_cfg"]
+        number: int = self._txn.read_selected(self._asked)[0]["next_cfg"]
         return number
 
     def watch(self, session: SwitchSession) -> Watch[Literal[True]]:

@@ -8,8 +8,8 @@ from userspace_cni.ovsdb.column_values import value_of
 from userspace_cni.ovsdb.draft import Draft
 from userspace_cni.ovsdb.groups import Command
 from userspace_cni.switch.ovsdb import bridge_mirrors
-from userspace_cni.switch.ovsdb.bridge_drafts import bridge_draft
-from userspace_cni.switch.ovsdb.port_limits import orphans
+from userspace_cni.switch.ovsdb.bridge_drafts import draft_bridge
+from userspace_cni.switch.ovsdb.port_limits import find_orphans
 from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 
@@ -27,7 +27,7 @@ class SweepLimits(Command[SwitchSession]):
 
     def run_idl(self, txn: Draft) -> None:
         """Delete what no row refers to; the server refuses it if one does by now."""
-        rows = orphans(self.api.replica, self._store)
+        rows = find_orphans(self.api.replica, self._store)
         for row in rows:
             txn.delete(row)
         self.swept = len(rows)
@@ -47,7 +47,7 @@ class SweepMirrors(Command[SwitchSession]):
     def run_idl(self, txn: Draft) -> None:
         """Remove the references to the rows, which deletes them."""
         self.swept = 0
-        for bridge, row in bridge_mirrors.without_output(self.api.replica):
+        for bridge, row in bridge_mirrors.find_without_output(self.api.replica):
             if not self._keep(value_of(row, "external_ids")):
-                bridge_draft(txn, value_of(bridge, "name"), bridge).mirror(value_of(row, "name"), row).remove()
+                draft_bridge(txn, value_of(bridge, "name"), bridge).draft_mirror(value_of(row, "name"), row).remove()
                 self.swept += 1

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from userspace_cni.attachment.steps import Internal, UplinkPort
 from userspace_cni.base.port_kinds import Datapath
-from userspace_cni.ovsdb.column_values import columns_of, references, refers, value_of
-from userspace_cni.switch.ovsdb.bridge_mirrors import mirror_rows, mirrors_of, takes_sources
+from userspace_cni.ovsdb.column_values import columns_of, read_references, refers, value_of
+from userspace_cni.switch.ovsdb.bridge_mirrors import list_mirrors, read_mirror_rows, takes_sources
 from userspace_cni.switch.ovsdb.port_limits import limit_of
 from userspace_cni.switch.ovsdb.rows.bridge_row import DATAPATH_TYPE, datapath_of
 from userspace_cni.switch.ovsdb.rows.interface_row import DEVARGS, VHOST_USER_TYPES
-from userspace_cni.switch.ovsdb.rows.marks import BridgeMaker, is_nodes, is_ours, made_by
+from userspace_cni.switch.ovsdb.rows.marks import BridgeMaker, find_maker, is_nodes, is_ours
 from userspace_cni.switch.ovsdb.rows.port_row import KnownPort, LimitedPort, PortRow
 from userspace_cni.switch.ovsdb.rows.switch_row import Abilities, SwitchSettings
 from userspace_cni.switch.ovsdb.rows.uplink_row import UplinkRow
@@ -36,7 +36,7 @@ def find_uplink(session: SwitchSession, step: UplinkPort) -> UplinkRow | None:
     if port is None:
         return None
     bridge, rows = bridge_of(session, port, step.bridge), session.tables["Interface"].rows
-    members = [rows[each] for each in references(port, "interfaces") if each in rows]
+    members = [rows[each] for each in read_references(port, "interfaces") if each in rows]
     return UplinkRow(
         "" if bridge is None else value_of(bridge, "name"),
         columns_of(port),
@@ -44,15 +44,15 @@ def find_uplink(session: SwitchSession, step: UplinkPort) -> UplinkRow | None:
     )
 
 
-def known_ports(session: SwitchSession) -> list[KnownPort]:
-    """The same ports as `port_rows`, with the columns that lists and metrics show."""
+def list_ports(session: SwitchSession) -> list[KnownPort]:
+    """The same ports as `list_port_rows`, with the columns that lists and metrics show."""
     replica, index, rows = session.replica, session.index, session.tables["Port"].rows
     if index.listed is not None:
         return list(index.listed)
     shown, interfaces = index.shown, replica.names("Interface")
     found = []
     for bridge, row in replica.names("Bridge").items():
-        for reference in references(row, "ports"):
+        for reference in read_references(row, "ports"):
             port = rows.get(reference)
             name = "" if port is None else value_of(port, "name")
             interface = interfaces.get(name)
@@ -66,14 +66,16 @@ def known_ports(session: SwitchSession) -> list[KnownPort]:
     return list(found)
 
 
-def uplinks(session: SwitchSession) -> dict[str, tuple[str, ...]]:
+def list_uplinks(session: SwitchSession) -> dict[str, tuple[str, ...]]:
     """Interface.options:dpdk-devargs of the NICs of type dpdk, those in bonds too, that are not ours, by bridge; "" for none."""
     ports, interfaces = session.tables["Port"].rows, session.tables["Interface"].rows
     found: dict[str, tuple[str, ...]] = {}
     for name, bridge in session.replica.names("Bridge").items():
-        rows = (ports[each] for each in sorted(references(bridge, "ports")) if each in ports)
+        rows = (ports[each] for each in sorted(read_references(bridge, "ports")) if each in ports)
         theirs = (row for row in rows if not is_ours(session.index.marks[value_of(row, "name")]))
-        members = (interfaces[each] for row in theirs for each in sorted(references(row, "interfaces")) if each in interfaces)
+        members = (
+            interfaces[each] for row in theirs for each in sorted(read_references(row, "interfaces")) if each in interfaces
+        )
         devices = tuple(value_of(each, "options").get(DEVARGS, "") for each in members if value_of(each, "type") == "dpdk")
         if devices:
             found[name] = devices
@@ -99,18 +101,18 @@ def look_at_bridge(session: SwitchSession, name: str) -> BridgeLook:
         return BridgeLook("", DATAPATH_TYPE, ())
     ports, interfaces = session.tables["Port"].rows, session.tables["Interface"].rows
     outward = []
-    for port in (ports[each] for each in references(bridge, "ports") if each in ports):
-        types = {value_of(interfaces[each], "type") for each in references(port, "interfaces") if each in interfaces}
+    for port in (ports[each] for each in read_references(bridge, "ports") if each in ports):
+        types = {value_of(interfaces[each], "type") for each in read_references(port, "interfaces") if each in interfaces}
         called = value_of(port, "name")
         if called != name and not is_ours(session.index.marks.get(called, {})) and types - _INWARD:
             outward.append(called)
     datapath: Datapath = "system" if datapath_of(value_of(bridge, "datapath_type")) == "system" else "netdev"
     local = session.row("Interface", name)
     mtu = value_of(local, "mtu_request") if local is not None else []
-    return BridgeLook(made_by(value_of(bridge, "external_ids")), datapath, tuple(sorted(outward)), mtu[0] if mtu else 0)
+    return BridgeLook(find_maker(value_of(bridge, "external_ids")), datapath, tuple(sorted(outward)), mtu[0] if mtu else 0)
 
 
-def local_port_without_mtu(session: SwitchSession, bridge: Any) -> Any:
+def find_local_port_without_mtu(session: SwitchSession, bridge: Any) -> Any:
     """The Interface of the local port of a bridge that was made for pods, if it asks for no MTU; else None.
 
     Such a port gets the smallest MTU of the bridge's other ports. Releases before made them so.
@@ -121,16 +123,16 @@ def local_port_without_mtu(session: SwitchSession, bridge: Any) -> Any:
     return None if local is None or value_of(local, "mtu_request") else local
 
 
-def counted_ports(session: SwitchSession) -> dict[str, dict[int, tuple[str, Mapping[str, str]]]]:
+def list_counted_ports(session: SwitchSession) -> dict[str, dict[int, tuple[str, Mapping[str, str]]]]:
     """Name and marks of the open ports with our owner mark, by bridge and OpenFlow number."""
     found: dict[str, dict[int, tuple[str, Mapping[str, str]]]] = {}
-    for known in known_ports(session):
+    for known in list_ports(session):
         if known.ours and known.ofport > 0:
             found.setdefault(known.bridge, {})[known.ofport] = known.name, session.index.marks[known.name]
     return found
 
 
-def closed_ports(session: SwitchSession, *, unseen: bool) -> frozenset[str]:
+def list_closed_ports(session: SwitchSession, *, unseen: bool) -> frozenset[str]:
     """The ports of attachments and of the node that ovs-vswitchd could not open; `unseen`: also those without its answer yet."""
     ours = (name for name, marks in session.index.marks.items() if is_ours(marks) or is_nodes(marks))
     found = ((name, session.row("Interface", name)) for name in ours)
@@ -141,11 +143,11 @@ def closed_ports(session: SwitchSession, *, unseen: bool) -> frozenset[str]:
     )
 
 
-def unconnected_ports(session: SwitchSession) -> frozenset[str]:
+def list_unconnected_ports(session: SwitchSession) -> frozenset[str]:
     """The open ports of attachments whose application makes the socket, and to which it is not connected, by ovs-vswitchd."""
     return frozenset(
         each.name
-        for each in known_ports(session)
+        for each in list_ports(session)
         if each.ours
         and each.interface_type == "dpdkvhostuserclient"
         and each.ofport > 0
@@ -153,12 +155,12 @@ def unconnected_ports(session: SwitchSession) -> frozenset[str]:
     )
 
 
-def mirror_outputs(session: SwitchSession) -> frozenset[tuple[str, str]]:
+def list_mirror_outputs(session: SwitchSession) -> frozenset[tuple[str, str]]:
     """The mirrors of attachments and of the node that have an output: their names, each with the name of its output's port."""
     ports = session.tables["Port"].rows
-    rows = (row for bridge in session.rows("Bridge") for row in mirrors_of(session.replica, bridge))
+    rows = (row for bridge in session.rows("Bridge") for row in list_mirrors(session.replica, bridge))
     ours = (row for row in rows if takes_sources(value_of(row, "external_ids")))
-    outputs = ((value_of(row, "name"), each) for row in ours for each in references(row, "output_port"))
+    outputs = ((value_of(row, "name"), each) for row in ours for each in read_references(row, "output_port"))
     return frozenset((name, value_of(ports[each], "name")) for name, each in outputs if each in ports)
 
 
@@ -174,7 +176,7 @@ def is_open(interface: Any) -> bool:
     return bool(ofport) and ofport[0] > 0 and not value_of(interface, "error")
 
 
-def word_on(session: SwitchSession, name: str) -> tuple[bool, str] | None:
+def read_open_state(session: SwitchSession, name: str) -> tuple[bool, str] | None:
     """What ovs-vswitchd says of the interface of that name: (True, "") for open, (False, why not), or nothing yet."""
     row = session.row("Interface", name)
     if row is None:
@@ -184,7 +186,7 @@ def word_on(session: SwitchSession, name: str) -> tuple[bool, str] | None:
     return (True, "") if is_open(row) else None
 
 
-def link_index(session: SwitchSession, name: str) -> int:
+def read_link_index(session: SwitchSession, name: str) -> int:
     """The index of the link that ovs-vswitchd has opened for the interface of that name; 0 if there is none, or it is unknown.
 
     ovs-vswitchd says it, and it stays in the row when ovs-vswitchd dies.
@@ -194,10 +196,10 @@ def link_index(session: SwitchSession, name: str) -> int:
     return int(found[0]) if found else 0
 
 
-def port_rows(session: SwitchSession, marks: Mapping[str, str] = MappingProxyType({})) -> list[PortRow]:
+def list_port_rows(session: SwitchSession, marks: Mapping[str, str] = MappingProxyType({})) -> list[PortRow]:
     """All replicated ports that have these marks, as `find_port` returns them."""
     replica, wanted = session.replica, marks.items()
-    bridges = {port: name for name, bridge in replica.names("Bridge").items() for port in references(bridge, "ports")}
+    bridges = {port: name for name, bridge in replica.names("Bridge").items() for port in read_references(bridge, "ports")}
     rows = [
         _port_row(session, port, bridges.get(port.uuid, ""))
         for name, port in replica.names("Port").items()
@@ -206,22 +208,22 @@ def port_rows(session: SwitchSession, marks: Mapping[str, str] = MappingProxyTyp
     return [row for row in rows if row is not None]
 
 
-def switch_facts(session: SwitchSession) -> SwitchSettings:
+def read_switch_settings(session: SwitchSession) -> SwitchSettings:
     """The settings of the switch, and the MTUs of the replicated ports that are open."""
     interfaces = session.replica.names("Interface").items()
     mtus = {name: mtu[0] for name, interface in interfaces if (mtu := value_of(interface, "mtu"))}
-    return SwitchSettings(other_config(session), mtus)
+    return SwitchSettings(read_other_config(session), mtus)
 
 
-def abilities(session: SwitchSession) -> Abilities:
+def read_abilities(session: SwitchSession) -> Abilities:
     root = session.root()
     types, datapaths = (frozenset(value_of(root, column)) for column in ("iface_types", "datapath_types"))
     return Abilities(types, datapaths, value_of(root, "dpdk_initialized"))
 
 
-def limited_ports(session: SwitchSession) -> list[LimitedPort]:
+def list_limited_ports(session: SwitchSession) -> list[LimitedPort]:
     replica, found = session.replica, []
-    for known in known_ports(session):
+    for known in list_ports(session):
         if known.ours:
             port, interface = session.row("Port", known.name), session.row("Interface", known.name)
             limit, policed = limit_of(replica, port), value_of(interface, "ingress_policing_rate") > 0
@@ -231,7 +233,7 @@ def limited_ports(session: SwitchSession) -> list[LimitedPort]:
     return found
 
 
-def other_config(session: SwitchSession) -> dict[str, str]:
+def read_other_config(session: SwitchSession) -> dict[str, str]:
     return dict(value_of(session.root(), "other_config"))
 
 
@@ -256,12 +258,12 @@ def _port_row(session: SwitchSession, port: Any, bridge: str) -> PortRow | None:
     if interface is None or not bridge or bridge == value_of(port, "name"):
         return None
     bridge_row = session.row("Bridge", bridge)
-    mirrors, limit = mirror_rows(session.replica, bridge_row, port), limit_of(session.replica, port)
-    local_mtu_is_kept = local_port_without_mtu(session, bridge_row) is None
+    mirrors, limit = read_mirror_rows(session.replica, bridge_row, port), limit_of(session.replica, port)
+    local_mtu_is_kept = find_local_port_without_mtu(session, bridge_row) is None
     return PortRow(bridge, columns_of(port), columns_of(interface), mirrors, limit, local_mtu_is_kept)
 
 
-def lacking(session: SwitchSession, names: Iterable[str]) -> frozenset[str]:
+def find_missing(session: SwitchSession, names: Iterable[str]) -> frozenset[str]:
     """Those of the names that no replicated bridge or port has. Needs no lock: a transaction may be under way."""
     index = session.index
     return frozenset(name for name in names if name not in index.bridge_marks and name not in index.marks)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import OWNER, OWNER_KIND, NodeBridge
 from userspace_cni.base.port_kinds import Datapath
-from userspace_cni.ovsdb.columns import Columns, optional
+from userspace_cni.ovsdb.columns import Columns, wrap_optional
 from userspace_cni.switch.ovsdb.rows.desired import DesiredBridge, DesiredRows
 
 DATAPATH_TYPE: Final[Datapath] = "netdev"
@@ -19,7 +19,7 @@ _OF_CHASSIS: Final = (
 )
 HWADDR: Final = "hwaddr"
 WRITTEN: Final = frozenset({f"other_config:{HWADDR}", "mtu_request"})
-"""Fields of `bridge_differences` that are written again; not a datapath, which would take all ports down."""
+"""Fields of `find_bridge_differences` that are written again; not a datapath, which would take all ports down."""
 LOCAL_MTU: Final = 1500
 """Interface.mtu_request of the local port of a bridge that is made for pods: what OVS gives that of a bridge without other ports.
 
@@ -45,7 +45,7 @@ def missing_bridge_of_ovn(name: str) -> tuple[str, str]:
     return message, _OF_CHASSIS
 
 
-def in_the_way(name: str, ports: int, *, is_nodes: bool) -> str:
+def advise_on_taken_name(name: str, ports: int, *, is_nodes: bool) -> str:
     """What to do about a bridge of others that has a name which is needed: nothing that cuts off what is on it.
 
     `ports`: how many it has beside its own; `is_nodes`: it is the node's own, for something else.
@@ -57,7 +57,7 @@ def in_the_way(name: str, ports: int, *, is_nodes: bool) -> str:
     return f"it is not changed here, and {_carried(name, ports)}: another name, or wait until they are detached"
 
 
-def other_datapath(name: str, datapath: str, ports: int) -> str:
+def advise_on_datapath(name: str, datapath: str, ports: int) -> str:
     """What to do about a bridge of another datapath: changing that makes all ports anew, which cuts off pods."""
     if not ports:
         return f"another bridge, or, as nothing is on it: ovs-vsctl set Bridge {name} datapath_type={datapath}"
@@ -76,13 +76,13 @@ def desired_node_bridge(step: NodeBridge, marks: Mapping[str, str]) -> DesiredRo
         "external_ids": dict(marks),
         "other_config": {HWADDR: step.mac or None},
     }
-    local: Columns = {"name": step.name, "type": "internal", "mtu_request": optional(step.mtu or None)}
+    local: Columns = {"name": step.name, "type": "internal", "mtu_request": wrap_optional(step.mtu or None)}
     because = f"and is to have {step.datapath}"
     bridge = DesiredBridge(step.name, columns, local, own=True, datapath=step.datapath, because=because)
     return DesiredRows(marks, bridge, new_names={step.name: step.datapath == DATAPATH_TYPE})
 
 
-def bridge_differences(step: NodeBridge, bridge: Mapping[str, Any] | None, link: Mapping[str, Any]) -> list[Drift]:
+def find_bridge_differences(step: NodeBridge, bridge: Mapping[str, Any] | None, link: Mapping[str, Any]) -> list[Drift]:
     """Every difference between the step and the rows of its Bridge, None for none, and of the Interface of its local port."""
     subject, look = f"bridge {step.name}", f"ovs-vsctl list Bridge {step.name}; ovs-vsctl list Interface {step.name}"
     if bridge is None:

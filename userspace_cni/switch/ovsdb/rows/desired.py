@@ -54,7 +54,7 @@ class DesiredInterface:
         name: str = self.columns["name"]
         return name
 
-    def due(self, found: Mapping[str, Any]) -> Columns:
+    def choose_columns(self, found: Mapping[str, Any]) -> Columns:
         """The columns that its row, which has `found`, is to have now."""
         later = ("type", "options") if self.later_type and found["type"] == self.later_type else ()
         due = {column: value for column, value in self.columns.items() if column not in later}

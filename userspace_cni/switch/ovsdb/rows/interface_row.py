@@ -58,7 +58,7 @@ def interface_row(step: OvsPort) -> InterfaceRow:
             )
         case HostEnd(opened_as=("af_packet" | "af_xdp") as driver) as end:
             called = f"a kernel port opened as {driver}"
-            return InterfaceRow(end.type, {DEVARGS: devargs(driver, step.name)}, end.mtu, called, opened_by=_FOUND_BY)
+            return InterfaceRow(end.type, {DEVARGS: format_devargs(driver, step.name)}, end.mtu, called, opened_by=_FOUND_BY)
         case HostEnd() as end:
             enforcer: Enforcer = "" if end.type == AFXDP else "qdisc"
             called = f"a kernel port opened as {end.opened_as}"
@@ -71,6 +71,6 @@ def interface_row(step: OvsPort) -> InterfaceRow:
             assert_never(step.interface)
 
 
-def devargs(driver: str, link: str) -> str:
+def format_devargs(driver: str, link: str) -> str:
     """options:dpdk-devargs of the vdev for a link of that name: DPDK takes any end of its name."""
     return f"net_{driver}_{link},iface={link}"

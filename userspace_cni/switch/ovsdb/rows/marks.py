@@ -60,7 +60,7 @@ def marks_of(step: Owned, store: str) -> dict[str, str]:
     return {"owner": OWNER, OWNER_KIND: "pod", "schema": MARK_SCHEMA, "store": store} | dict(step.marks)
 
 
-def marks_among(external_ids: Mapping[str, str]) -> dict[str, str]:
+def select_marks(external_ids: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in external_ids.items() if key in MARKS}
 
 
@@ -69,7 +69,7 @@ def is_ours(marks: Mapping[str, str]) -> bool:
     return owner_kind(marks) == "pod"
 
 
-def made_by(marks: Mapping[str, str]) -> BridgeMaker:
+def find_maker(marks: Mapping[str, str]) -> BridgeMaker:
     return "pods" if is_ours(marks) else "node" if is_nodes(marks) else "another"
 
 
@@ -78,7 +78,7 @@ def is_nodes(marks: Mapping[str, str]) -> bool:
     return owner_kind(marks) == "node"
 
 
-def same_kind(wanted: Mapping[str, str], marks: Mapping[str, str]) -> bool:
+def is_same_kind(wanted: Mapping[str, str], marks: Mapping[str, str]) -> bool:
     """Whether a row with these marks is ours, for the same kind of owner as that with the `wanted` ones."""
     return owner_kind(marks) == owner_kind({"owner": OWNER} | dict(wanted))
 
@@ -90,21 +90,21 @@ def owns(wanted: Mapping[str, str], marks: Mapping[str, str]) -> bool:
     """
     is_of_other = marks.get("store") and wanted.get("store") and marks["store"] != wanted["store"]
     named = {"owner": OWNER} | dict(wanted)
-    return not is_of_other and same_kind(wanted, marks) and all(marks.get(key) == named.get(key) for key in IDENTITY)
+    return not is_of_other and is_same_kind(wanted, marks) and all(marks.get(key) == named.get(key) for key in IDENTITY)
 
 
 def require_own(wanted: Mapping[str, str], marks: Mapping[str, str], what: str, hint: str) -> None:
     """Raise NameTaken unless the owner owns the row with these marks; `what` it is, as "port p exists and"."""
     if not owns(wanted, marks):
-        raise NameTaken(f"{what} belongs to {whose(marks)}", hint)
+        raise NameTaken(f"{what} belongs to {describe_owner(marks)}", hint)
 
 
-def identity(marks: Mapping[str, str]) -> dict[str, str]:
+def select_identity(marks: Mapping[str, str]) -> dict[str, str]:
     """Those of the marks that identify the owner."""
     return {key: value for key, value in ({"owner": OWNER} | dict(marks)).items() if key in IDENTITY}
 
 
-def whose(marks: Mapping[str, str]) -> str:
+def describe_owner(marks: Mapping[str, str]) -> str:
     """The owner of a row, for messages."""
     if is_nodes(marks):
         return f"{OWNER}: {marks.get('spec', 'the node')}, store {marks.get('store') or 'unknown'}"

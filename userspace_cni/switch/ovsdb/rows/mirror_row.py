@@ -39,20 +39,20 @@ class MirrorRow:
     everything: bool = False
 
 
-def specs(mirrors: Iterable[MirrorSource]) -> dict[str, str]:
+def encode_specs(mirrors: Iterable[MirrorSource]) -> dict[str, str]:
     """The external_ids of a Port that is a source of these mirrors."""
     keys = [(FROM_POD + each.name, each.from_pod) for each in mirrors] + [(TO_POD + each.name, each.to_pod) for each in mirrors]
     return {key: DESIRED for key, is_desired in keys if is_desired}
 
 
-def desired_names(external_ids: Mapping[str, str]) -> frozenset[str]:
+def read_desired_names(external_ids: Mapping[str, str]) -> frozenset[str]:
     """The mirrors of which a Port with these external_ids specs to be a source."""
     return frozenset(key.removeprefix(start) for key in external_ids for start in (FROM_POD, TO_POD) if key.startswith(start))
 
 
-def withdrawn(external_ids: Mapping[str, str], mirrors: Iterable[MirrorSource]) -> dict[str, None]:
+def find_withdrawn(external_ids: Mapping[str, str], mirrors: Iterable[MirrorSource]) -> dict[str, None]:
     """The keys of specs in external_ids that are not of these mirrors, as `find_changed_columns` removes them."""
-    kept = specs(mirrors)
+    kept = encode_specs(mirrors)
     return {key: None for key in external_ids if key.startswith((FROM_POD, TO_POD)) and key not in kept}
 
 

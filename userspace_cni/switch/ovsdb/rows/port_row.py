@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import EVERYTHING, OWNER, OvsPort, PortRef
-from userspace_cni.ovsdb.columns import Columns, optional
+from userspace_cni.ovsdb.columns import Columns, wrap_optional
 from userspace_cni.switch.ovsdb.rows.bridge_row import (
     DATAPATH_TYPE,
     LOCAL_MTU,
@@ -26,9 +26,9 @@ from userspace_cni.switch.ovsdb.rows.desired import (
 )
 from userspace_cni.switch.ovsdb.rows.interface_row import interface_row
 from userspace_cni.switch.ovsdb.rows.logical_ids import INSTALLED, is_installed, logical_ids
-from userspace_cni.switch.ovsdb.rows.marks import ATTACHED_MAC, IFINDEX, marks_among
-from userspace_cni.switch.ovsdb.rows.mirror_row import FROM_POD, TO_POD, MirrorRow, desired_names, specs
-from userspace_cni.switch.ovsdb.rows.qos_row import QosRow, described, policing_columns, qos_row
+from userspace_cni.switch.ovsdb.rows.marks import ATTACHED_MAC, IFINDEX, select_marks
+from userspace_cni.switch.ovsdb.rows.mirror_row import FROM_POD, TO_POD, MirrorRow, encode_specs, read_desired_names
+from userspace_cni.switch.ovsdb.rows.qos_row import QosRow, describe_limit, policing_columns, qos_row
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class PortRow:
 
     @property
     def marks(self) -> dict[str, str]:
-        return marks_among(self.port.get("external_ids", {}))
+        return select_marks(self.port.get("external_ids", {}))
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,10 @@ def port_columns(step: OvsPort, marks: Mapping[str, str]) -> Columns:
     """Columns of the Port row, without `interfaces`."""
     return {
         "name": step.name,
-        "tag": optional(step.vlan.tag),
+        "tag": wrap_optional(step.vlan.tag),
         "trunks": sorted(step.vlan.trunks),
-        "vlan_mode": optional(step.vlan.mode or None),
-        "external_ids": dict(marks) | specs(step.mirrors),
+        "vlan_mode": wrap_optional(step.vlan.mode or None),
+        "external_ids": dict(marks) | encode_specs(step.mirrors),
     }
 
 
@@ -95,8 +95,8 @@ def interface_columns(step: OvsPort, marks: Mapping[str, str]) -> Columns:
         "name": step.name,
         "type": row.type,
         "options": {key: value or None for key, value in row.options.items()},
-        "mtu_request": optional(row.mtu),
-        **({"mac": optional(row.mac or None)} if step.interface.link_by == "switch" else {}),
+        "mtu_request": wrap_optional(row.mtu),
+        **({"mac": wrap_optional(row.mac or None)} if step.interface.link_by == "switch" else {}),
         **policing_columns(step),
         "external_ids": dict(marks) | {ATTACHED_MAC: step.mac or None} | logical_ids(step.logical),
     }
@@ -144,7 +144,7 @@ def ref_of(row: PortRow) -> PortRef:
     return PortRef(row.port["name"], row.bridge, row.marks)
 
 
-def differences(step: OvsPort, row: PortRow | None, ifindex: int | None = None) -> list[Drift]:
+def find_differences(step: OvsPort, row: PortRow | None, ifindex: int | None = None) -> list[Drift]:
     """Every difference between the step and OVSDB's row; a missing peer is not one.
 
     `ifindex`: of the kernel link that has the port's name now, 0 for none; None for a port that has no link.
@@ -152,7 +152,7 @@ def differences(step: OvsPort, row: PortRow | None, ifindex: int | None = None) 
     if row is None:
         look = f"ovs-vsctl list-ports {step.bridge}"
         return [Drift(f"port {step.name}", "", f"a port on bridge {step.bridge}", Absent("none"), look)]
-    drifts = written_differences(step, row)
+    drifts = find_written_differences(step, row)
     if ifindex is not None and row.marks.get(IFINDEX) != str(ifindex):
         opened = f"the link with ifindex {row.marks.get(IFINDEX, '(unknown)')}, which ovs-vswitchd opened"
         now = f"one that was made or renamed since, with ifindex {ifindex}" if ifindex else Absent("no link of that name")
@@ -161,7 +161,7 @@ def differences(step: OvsPort, row: PortRow | None, ifindex: int | None = None) 
     return drifts + _state_differences(step, row)
 
 
-def written_differences(step: OvsPort, row: PortRow) -> list[Drift]:
+def find_written_differences(step: OvsPort, row: PortRow) -> list[Drift]:
     """The differences in what a program writes into the rows, and the switch does not."""
     interface, port, found = interface_row(step), row.port, row.interface
     compared: list[tuple[str, Value | None, Value | None]] = [
@@ -181,7 +181,7 @@ def written_differences(step: OvsPort, row: PortRow) -> list[Drift]:
     if step.limits.from_pod:
         compared += [(column, value, found[column]) for column, value in policing_columns(step).items()]
     if wanted_limit := qos_row(step):
-        compared.append(("qos", described(wanted_limit), described(row.limit)))
+        compared.append(("qos", describe_limit(wanted_limit), describe_limit(row.limit)))
     wanted = {"owner": OWNER} | dict(step.marks)
     for table, row_marks in (("Port", port["external_ids"]), ("Interface", found["external_ids"])):
         compared += [(f"{table} external_ids:{key}", wanted[key], row_marks.get(key)) for key in sorted(wanted)]
@@ -197,7 +197,7 @@ def _mirrors_compared(step: OvsPort, row: PortRow) -> list[tuple[str, Value | No
     """The port's part in mirrors: what, expected and found. Where a mirror has no output yet, only the spec is there."""
     wanted, ids = {each.name: each for each in step.mirrors}, row.port["external_ids"]
     compared: list[tuple[str, Value | None, Value | None]] = []
-    for name in sorted(wanted.keys() | desired_names(ids) | {each.name for each in row.mirrors if each.ours}):
+    for name in sorted(wanted.keys() | read_desired_names(ids) | {each.name for each in row.mirrors if each.ours}):
         expected = _frames(wanted[name].from_pod, wanted[name].to_pod) if name in wanted else ""
         compared.append((f"frames for mirror {name}", expected, _frames(f"{FROM_POD}{name}" in ids, f"{TO_POD}{name}" in ids)))
         found = [_frames(mirror.from_pod, mirror.to_pod) for mirror in row.mirrors if mirror.name == name]

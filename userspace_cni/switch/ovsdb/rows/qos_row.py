@@ -2,7 +2,7 @@
 
 Open vSwitch names directions from the switch: what goes to the pod is its egress (QoS of the Port), what comes from the pod its
 ingress (policing columns of the Interface). It silently ignores rows that it cannot apply. So a limit that the port's kind
-cannot have is refused here, and the limits in force are read back (`not_in_force`).
+cannot have is refused here, and the limits in force are read back (`why_not_in_force`).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def policing_columns(step: OvsPort) -> Columns:
     }
 
 
-def not_in_force(row: QosRow, shown: str) -> tuple[str, str] | None:
+def why_not_in_force(row: QosRow, shown: str) -> tuple[str, str] | None:
     """What `ovs-appctl qos/show PORT` has instead of the row, and what would help; None if the row is in force.
 
     OVS computes some values anew (of netem all), so only rates must be the same.
@@ -85,7 +85,7 @@ def not_in_force(row: QosRow, shown: str) -> tuple[str, str] | None:
     return None
 
 
-def described(row: QosRow | None) -> str:
+def describe_limit(row: QosRow | None) -> str:
     if row is None:
         return "none"
     values = [f"{key} {value}" for key, value in sorted(row.other_config.items())]

@@ -28,7 +28,7 @@ class Abilities:
     datapath_types: frozenset[str]
     dpdk: bool
 
-    def lacks(self, opened_as: KernelPort, datapath: Datapath) -> str:
+    def why_unable(self, opened_as: KernelPort, datapath: Datapath) -> str:
         """Why it cannot open a kernel link like that; "" if it can, or is not known yet."""
         if self.datapath_types and datapath not in self.datapath_types:
             return f"ovs-vswitchd has no datapath_type {datapath}, only {', '.join(sorted(self.datapath_types))}"

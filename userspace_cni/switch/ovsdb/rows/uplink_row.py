@@ -10,7 +10,7 @@ from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import UplinkInterface, UplinkPort
 from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.base.provider_networks import VDEV, link_of
-from userspace_cni.ovsdb.columns import Columns, find_changed_columns, optional
+from userspace_cni.ovsdb.columns import Columns, find_changed_columns, wrap_optional
 from userspace_cni.switch.ovsdb.rows.desired import DesiredBridge, DesiredInterface, DesiredPort, DesiredRows
 from userspace_cni.switch.ovsdb.rows.interface_row import AFXDP, DEVARGS
 from userspace_cni.switch.ovsdb.rows.marks import FORMER_MTU, FORMER_OFFLOADS, IFINDEX
@@ -32,7 +32,7 @@ class UplinkRow:
     interfaces: Mapping[str, Mapping[str, Any]]
 
 
-def link_behind(interface: UplinkInterface) -> str:
+def find_kernel_link(interface: UplinkInterface) -> str:
     """The kernel link that ovs-vswitchd opens for an interface of a step; "" for none that the kernel has."""
     return link_of(f"{VDEV}{interface.devargs}" if interface.type == DPDK else interface.name)
 
@@ -44,8 +44,8 @@ def uplink_port_columns(step: UplinkPort, marks: Mapping[str, str]) -> Columns:
         "tag": [],
         "trunks": sorted({0, *step.trunks}) if step.trunks else [],
         "vlan_mode": [],
-        "bond_mode": optional(step.bond_mode or None),
-        "lacp": optional(step.lacp or None),
+        "bond_mode": wrap_optional(step.bond_mode or None),
+        "lacp": wrap_optional(step.lacp or None),
         "bond_updelay": step.updelay_ms,
         "external_ids": dict(marks),
     }
@@ -70,7 +70,7 @@ def uplink_interface_columns(
         "name": interface.name,
         "type": kind,
         "options": {DEVARGS: interface.devargs or None, RX_QUEUES: str(step.rx_queues) if step.rx_queues else None},
-        "mtu_request": optional(step.mtu or None),
+        "mtu_request": wrap_optional(step.mtu or None),
         "external_ids": dict(marks) | {IFINDEX: None if index is None else str(index)} | _former(interface),
     }
 
@@ -94,7 +94,7 @@ def former_of(external_ids: Mapping[str, str]) -> tuple[int | None, tuple[str, .
 
 
 def desired_uplink(step: UplinkPort, marks: Mapping[str, str], indexes: Mapping[str, int]) -> DesiredRows:
-    """All rows of the uplink's port. `indexes`: as those of `uplink_differences`. Raises as `uplink_interface_columns`."""
+    """All rows of the uplink's port. `indexes`: as those of `find_uplink_differences`. Raises as `uplink_interface_columns`."""
     return DesiredRows(
         marks,
         DesiredBridge(
@@ -151,7 +151,7 @@ def why_other_mtu(step: UplinkPort, name: str, found: Mapping[str, Any]) -> str:
     return "" if not step.mtu or mtu == step.mtu else f"{name} has MTU {mtu or 'unknown'}, not {step.mtu}"
 
 
-def uplink_differences(step: UplinkPort, row: UplinkRow | None, indexes: Mapping[str, int]) -> list[Drift]:
+def find_uplink_differences(step: UplinkPort, row: UplinkRow | None, indexes: Mapping[str, int]) -> list[Drift]:
     """Every difference between the step and the rows. `indexes`: of the kernel links that its interfaces have, 0 for a missing
     one, by interface; those without a link are not in it."""
     subject, look = f"uplink {step.name}", _look(step)
@@ -160,7 +160,7 @@ def uplink_differences(step: UplinkPort, row: UplinkRow | None, indexes: Mapping
     names = sorted(each.name for each in step.present)
     places = (("bridge", step.bridge, row.bridge), ("interfaces", ", ".join(names), ", ".join(sorted(row.interfaces))))
     drifts = [Drift(subject, column, wanted, found, look, ", ") for column, wanted, found in places if wanted != found]
-    drifts += written_differences(step, row)
+    drifts += find_written_differences(step, row)
     for name in (each.name for each in step.present if each.name in row.interfaces):
         found, index = row.interfaces[name], indexes.get(name)
         if index is not None and found["external_ids"].get(IFINDEX) != str(index):
@@ -174,14 +174,14 @@ def uplink_differences(step: UplinkPort, row: UplinkRow | None, indexes: Mapping
     return drifts
 
 
-def written_differences(step: UplinkPort, row: UplinkRow) -> list[Drift]:
+def find_written_differences(step: UplinkPort, row: UplinkRow) -> list[Drift]:
     """The differences in what a program writes into the rows, and the switch does not."""
     changes = find_changed_columns(uplink_port_columns(step, step.marks), row.port)
     compared = [(column, value, row.port[column]) for column, value in changes.items()]
     for each in step.present:
         name = each.name
         if found := row.interfaces.get(name):
-            wanted = _desired_interface(step, each, step.marks, None).due(found) | {"external_ids": dict(step.marks)}
+            wanted = _desired_interface(step, each, step.marks, None).choose_columns(found) | {"external_ids": dict(step.marks)}
             changes = find_changed_columns(wanted, found)
             compared += [(f"{name} {column}", value, found[column]) for column, value in changes.items()]
     shown = [(column, _shown(wanted), _shown(found)) for column, wanted, found in compared]
