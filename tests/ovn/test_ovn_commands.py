@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,11 +39,19 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture
-def run(database: NorthboundDatabase, tmp_path: Path) -> Run:
+def settings(tmp_path: Path) -> Path:
+    """The node's own settings file."""
+    path = tmp_path / "config.toml"
+    path.write_text('log_level = "warning"\n')
+    return path
+
+
+@pytest.fixture
+def run(database: NorthboundDatabase, tmp_path: Path, settings: Path) -> Run:
     """Runs a command of `ovn`, or of another program; it has to end with `code`."""
 
     def invoke(*arguments: str, code: int = 0, program: click.Command = userspace_cni) -> Result:
-        env = {**environ(tmp_path), "USERSPACE_CNI_OVN_NB": database.remote("unix")}
+        env = {**environ(tmp_path), "USERSPACE_CNI_OVN_NB": database.remote("unix"), "USERSPACE_CNI_CONFIG": str(settings)}
         words = ["ovn", *arguments] if program is userspace_cni else list(arguments)
         done = CliRunner(env=env).invoke(program, words)
         assert done.exit_code == code, done.output
@@ -145,7 +154,7 @@ def test_the_database_listens_where_asked(database: NorthboundDatabase, run: Run
     assert database.nbctl("get-connection") == "ptcp:0:127.0.0.5"
 
 
-def test_the_former_tools_lines(database: NorthboundDatabase, run: Run) -> None:
+def test_the_former_tools_lines(database: NorthboundDatabase, run: Run, settings: Path) -> None:
     """Their names of rows: the router as the first node, small letters elsewhere; a second run changes nothing."""
     master = (
         "master-init",
@@ -161,6 +170,7 @@ def test_the_former_tools_lines(database: NorthboundDatabase, run: Run) -> None:
     )
     run(*master, program=overlay)
     run(*minion, program=overlay)
+    assert [each["port"] for each in tomllib.loads(settings.read_text())["gateway"]] == ["k8s-kube-minion"]
     assert database.nbctl("lr-list").split()[1] == "(Kube-Master)"
     assert sorted(line.split()[1] for line in database.nbctl("ls-list").splitlines()) == [
         "(join)",

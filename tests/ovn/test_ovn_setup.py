@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,9 +12,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.lab.network.gateways import kept
+from tests.lab.node.links import inside
+from tests.lab.node.node import Node
 from tests.lab.ovn.central import CHASSIS, Ovn
 from tests.lab.switch.switch import Switch, wait_until
 from tests.unit.cli.test_cli_streams import environ
+from userspace_cni.base.gateways import read_gateways
 from userspace_cni.cli.main import userspace_cni
 
 PORTS = {"ns_a": ("n1", "10.244.1.5"), "ns_b": ("n1", "10.244.1.6"), "ns_c": ("n2", "10.244.2.5")}
@@ -103,3 +108,22 @@ def test_what_was_broken_by_hand_is_found_and_mended(ovn: Ovn, run: Run) -> None
     for each in commands:
         run(*each)
     assert "ovn-row-differs" not in {each["name"] for each in told(run, "check")["findings"]}
+
+
+def test_the_nodes_own_port_reaches_routers(switch: Switch, ovn: Ovn, run: Run, node: Node, tmp_path: Path) -> None:
+    """What init-node wrote into the settings is a gateway that the node keeps, and OVN binds it: it reaches all subnets."""
+    run("init-cluster", "--cluster-subnet", "10.244.0.0/16")
+    run("init-node", "--node", "n1", "--subnet", "10.244.1.0/24", "--encap-ip", "192.0.2.11")
+    run("init-node", "--no-chassis", "--node", "n2", "--subnet", "10.244.2.0/24")
+    (gateway,) = read_gateways(tomllib.loads((tmp_path / "config.toml").read_text())["gateway"], "the settings")
+    wait_until(lambda: switch.bridge("br-int"), what="the controller has made the bridge")
+    with kept(node, switch.netns) as site:
+        assert site.keep(gateway) == {"k8s-n1": ""}
+        for address in ("10.244.1.1", "10.244.2.1"):
+            wait_until(lambda address=address: is_answering(site.place, address), what=f"{address} answers")  # type: ignore[misc]
+        assert "10.244.0.0/16 via 10.244.1.1 dev k8s-n1" in inside(site.place, "ip", "route")
+
+
+def is_answering(place: str, address: str) -> bool:
+    """Whether an echo comes back, asked for in the node's own network."""
+    return " 0% packet loss" in inside(place, "ping", "-c", "1", "-W", "1", address, check=False)

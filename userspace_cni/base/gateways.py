@@ -39,6 +39,8 @@ KERNEL_PRIORITIES: Final = (0, 32766, 32767)
 """Of the policy rules that every namespace begins with (ip-rule(8))."""
 LINK_NAME: Final = rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{LINK_MAX - 1}}}"
 """What a bridge or a port can be called that is a link, too."""
+LOGICAL_PORT: Final = r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,254}"
+"""What a logical port of the node itself can be called."""
 _RATES: Final = ("ingressRate", "ingressBurst", "egressRate", "egressBurst")
 
 
@@ -149,8 +151,13 @@ def require_valid(gateway: Gateway) -> Gateway:
         raise InvalidConfig(f"{where}: 'mtu' is {gateway.mtu}", f"it must be 0 or from {low} to {MTU_MAX}")
     for route in gateway.routes:
         dst = parsed_network(route.dst)
-        if any(dst.overlaps(each) for each in subnets):
+        if any(dst.overlaps(each) and (dst == each or not each.subnet_of(dst)) for each in subnets):  # type: ignore[arg-type]
             raise InvalidConfig(f"{where}: 'routes' has dst {route.dst}, which overlaps the gateway's own subnet")
+        if ip_address(route.gw) in dst and not any(ip_address(route.gw) in each for each in subnets):
+            raise InvalidConfig(
+                f"{where}: 'routes': 'gw' is {route.gw}, which lies in {route.dst} itself",
+                "it must be reached without that route",
+            )
     if len({each.dst for each in gateway.routes}) < len(gateway.routes):
         raise InvalidConfig(f"{where}: 'routes' has a dst twice")
     egress = gateway.egress_gateway
@@ -312,10 +319,6 @@ def _route(value: object, where: str) -> StaticRoute:
     found = StaticRoute(**_whole(value, {"dst": network, "gw": address}, where))
     if parsed_network(found.dst).version != ip_address(found.gw).version:
         raise InvalidConfig(f"{where}: 'gw' is {found.gw} for {found.dst}", "both must be of one family")
-    if ip_address(found.gw) in parsed_network(found.dst):
-        raise InvalidConfig(
-            f"{where}: 'gw' is {found.gw}, which lies in {found.dst} itself", "it must be reached without that route"
-        )
     return found
 
 
@@ -328,6 +331,12 @@ def egress_gateway(value: object, where: str) -> EgressGateway:
             f"{where}: 'priority' is {found.priority}", "the priority before it is used, too, and that is the kernel's"
         )
     return found
+
+
+def _logical_port(value: object, where: str) -> str:
+    if not isinstance(value, str) or not re.fullmatch(LOGICAL_PORT, value):
+        raise InvalidConfig(f"{where} is {quote(value)}", "it must be the name of a logical port of OVN, such as k8s-node1")
+    return value
 
 
 def _bandwidth(value: object, where: str) -> Limits:
@@ -356,6 +365,7 @@ READERS: Final[Mapping[str, Read]] = {
     "sole": _boolean,
     "egress_gateway": egress_gateway,
     "next_hop": address,
+    "logical_port": _logical_port,
     "bandwidth": _bandwidth,
 }
 """The keys of a table [[gateway]], each with what reads its value."""

@@ -18,6 +18,7 @@ from userspace_cni.base.settings import load
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.main import run_program, userspace_cni
+from userspace_cni.cli.ovn.asking_for_port import ask_for_port
 from userspace_cni.cli.ovn.opened_databases import give_time, open_databases, show_changes
 from userspace_cni.cli.site import CommandRefused, NodeCommand, Site
 from userspace_cni.ovn.setting_up import AskedNode, WriteMode, init_both, init_node
@@ -54,10 +55,11 @@ def master_init(ctx: click.Context, /, cluster_ip_subnet: str, master_switch_sub
         subnets_of(cluster_ip_subnet, "--cluster-ip-subnet"), subnets_of(JOIN, "--join-subnet"), node_name, pair=True
     )
     _open(ctx, keys)
-    _, databases = open_databases(ctx)
+    site, databases = open_databases(ctx)
     asked = AskedNode(node_name, subnets_of(master_switch_subnet, "--master-switch-subnet"))
-    show_changes(init_both(databases.northbound, cluster, asked, WriteMode(give_time())), {}, dry_run=False)
-    _management_port()
+    node, changes = init_both(databases.northbound, cluster, asked, WriteMode(give_time()))
+    show_changes(changes, {}, dry_run=False)
+    ask_for_port(site, node)
 
 
 @overlay.command("minion-init", cls=NodeCommand)
@@ -69,13 +71,14 @@ def master_init(ctx: click.Context, /, cluster_ip_subnet: str, master_switch_sub
 def minion_init(ctx: click.Context, /, cluster_ip_subnet: str, minion_switch_subnet: str, node_name: str, **keys: str) -> None:
     """Make this node's switch, and its port on the cluster's router."""
     _succeeded_by("userspace-cni ovn init-node")
-    subnets_of(cluster_ip_subnet, "--cluster-ip-subnet")
+    reached = subnets_of(cluster_ip_subnet, "--cluster-ip-subnet")
     _open(ctx, keys)
-    _, databases = open_databases(ctx)
+    site, databases = open_databases(ctx)
     asked = AskedNode(node_name, subnets_of(minion_switch_subnet, "--minion-switch-subnet"))
-    _, changes = init_node(databases.northbound, asked, WriteMode(give_time()))
+    node, changes = init_node(databases.northbound, asked, WriteMode(give_time()))
+    node = node if node.cluster_subnets else dataclasses.replace(node, cluster_subnets=reached)
     show_changes(changes, {}, dry_run=False)
-    _management_port()
+    ask_for_port(site, node)
     view.note("the plugin and its network are put in place by userspace-cni install, and not here")
 
 
@@ -180,10 +183,6 @@ def _open(ctx: click.Context, keys: Mapping[str, str]) -> None:
 
 def _succeeded_by(command: str) -> None:
     view.note(f"this program is kept for scripts: its successor is {command}")
-
-
-def _management_port() -> None:
-    view.note("the node's own port is in the database alone: this machine gets no interface for it yet")
 
 
 def _without_effect(ctx: click.Context, given: Mapping[str, object]) -> None:

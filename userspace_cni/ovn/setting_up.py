@@ -50,19 +50,24 @@ def init_cluster(client: NorthboundClient, cluster: LogicalCluster, mode: WriteM
     return _write(client, RowPlan(plan, CLUSTER_SCOPE, mode.adopt, RowKey(ROUTER, cluster.router)), mode)
 
 
-def init_both(client: NorthboundClient, cluster: LogicalCluster, asked: AskedNode, mode: WriteMode) -> Changes:
+def init_both(
+    client: NorthboundClient, cluster: LogicalCluster, asked: AskedNode, mode: WriteMode
+) -> tuple[LogicalNode, Changes]:
     """Make the cluster's rows and those of its first node, in one transaction, as ovn-kubernetes' first tools did.
 
     Raises InvalidConfig, NameTaken, Unavailable, RowsRefused.
     """
+    judged: list[LogicalNode] = []
 
     def plan(session: NorthboundSession) -> Sequence[DesiredRow]:
         known = find_cluster(session, cluster.router)
         rows = plan_cluster(cluster, known)
-        node = judge_node(asked, replace(known, router=cluster.router, subnets=cluster.subnets, balancers=cluster.balancers))
+        known = replace(known, router=cluster.router, subnets=cluster.subnets, balancers=cluster.balancers)
+        judged[:] = [node] = [judge_node(asked, known)]
         return [*rows, *(replace(each, scope=node.scope) for each in node_rows(node))]
 
-    return _write(client, RowPlan(plan, CLUSTER_SCOPE, mode.adopt, RowKey(ROUTER, cluster.router)), mode)
+    changes = _write(client, RowPlan(plan, CLUSTER_SCOPE, mode.adopt, RowKey(ROUTER, cluster.router)), mode)
+    return judged[0], changes
 
 
 def init_node(client: NorthboundClient, asked: AskedNode, mode: WriteMode) -> tuple[LogicalNode, Changes]:
@@ -117,7 +122,7 @@ def judge_node(asked: AskedNode, known: FoundCluster) -> LogicalNode:
         require_within(subnets, known.subnets)
     others = {f"node {each.name}": each.subnets for each in known.nodes.values() if each.name != name}
     require_apart(subnets, "--subnet", {**others, **{f"router port {port}": taken for port, taken in known.joins.items()}})
-    return LogicalNode(name, asked.name, subnets, known.router, asked.management, known.balancers)
+    return LogicalNode(name, asked.name, subnets, known.router, asked.management, known.balancers, known.subnets)
 
 
 def _read_router(client: NorthboundClient, deadline: Deadline) -> str:

@@ -71,6 +71,7 @@ class LogicalNode:
     """What a node has. `name` in small letters; `given_name` as it was given. `subnets`: of its pods, by version of IP.
 
     `management`: it has a port of its own on its switch. `balancers`: what the cluster has, `LogicalCluster.balancers`.
+    `cluster_subnets`: of all pods, () where they are not known.
     """
 
     name: str
@@ -79,6 +80,7 @@ class LogicalNode:
     router: str
     management: bool
     balancers: tuple[RowKey, ...]
+    cluster_subnets: tuple[Subnet, ...] = ()
 
     @property
     def scope(self) -> str:

@@ -113,6 +113,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"addresses": ["10.56.217.1/24", "10.56.217.2/24"]}, "which overlap"),
     ({"next_hop": "10.56.217.1"}, "an address of the gateway itself"),
     ({"next_hop": "192.0.2.1/24"}, "'next_hop' is '192.0.2.1/24'"),
+    ({"logical_port": ""}, "'logical_port' is ''"),
+    ({"logical_port": "a b"}, "'logical_port' is 'a b'"),
     ({"bandwidth": {"ingresRate": 1}}, "unknown key 'ingresRate'"),
     ({"bandwidth": {"ingressRate": 1}}, "'ingressRate' is 1"),
     ({"bandwidth": {"ingressRate": "much"}}, "'ingressRate' is 'much'"),

@@ -6,19 +6,17 @@ which a NIC gets onto a bridge. A spec that cannot be met is taken back, and wha
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import click
 
-from userspace_cni.base.errors import InvalidConfig, UserspaceError
-from userspace_cni.base.provider_networks import MoveAddresses, ProviderNetwork, read_provider_networks, require_possible
-from userspace_cni.base.settings import files, load
-from userspace_cni.cli import view
+from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.provider_networks import MoveAddresses, ProviderNetwork, require_possible
+from userspace_cni.base.settings import load
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.network import network_status, uplink_commands
+from userspace_cni.cli.network.own_settings import append_table
 from userspace_cni.cli.site import CommandRefused, NodeCommand, Site, open_site
 from userspace_cni.network import commanded
 from userspace_cni.network.spec_list import COMMANDS, SETTINGS
@@ -48,7 +46,7 @@ def bridging_command(ctx: click.Context, nic: str, persist: bool, move_addresses
     site.require_root("changing the node's network")
     network = require_possible(ProviderNetwork(nic, nic, move_addresses=move_addresses, said_by=commanded.SAID_BY))
     table = f'[[provider_network]]\nname = "{nic}"\ninterface = "{nic}"\nmove_addresses = {_MOVES[move_addresses]}\n'
-    take_back = _persist(site, table) if persist else _command(site, nic, table)
+    take_back = append_table(site, "provider_network", table) if persist else _command(site, nic, table)
     try:
         fresh = Site(load(site.environ), site.given, environ=site.environ) if persist else site
         ctx.call_on_close(fresh.close)
@@ -79,53 +77,3 @@ def _command(site: Site, nic: str, table: str) -> Callable[[], object]:
     others = any(each.network == COMMANDS and each.boot_id == boot_id for each in site.node.store.journal.node_records())
     former = commanded.add(run_dir, nic, table, others=others)
     return lambda: commanded.add(run_dir, nic, former) if former else commanded.remove(run_dir, nic)
-
-
-def _persist(site: Site, table: str) -> Callable[[], object]:
-    """Ask for it in the node's own settings file; returns what takes it back. Raises Refused and UserspaceError."""
-    *others, own = files(site.environ)
-    path = Path(own)
-    try:
-        former = path.read_text() if path.exists() else ""
-    except (OSError, ValueError) as error:
-        raise CommandRefused(f"reading {path}: {error}", FOUND) from error
-    text = f"{former.rstrip()}\n\n{table}" if former.strip() else table
-    try:
-        tables = tomllib.loads(text)["provider_network"]
-    except ValueError as error:
-        raise InvalidConfig(f"settings file {path} is not TOML", str(error)) from error
-    known = [each.name for each in read_provider_networks(tables, f"settings file {path}")]
-    if not any(Path(each).exists() for each in files(site.environ)):
-        kept = [
-            each.ifname
-            for each in site.node.store.journal.node_records()
-            if each.network == SETTINGS and each.ifname not in known
-        ]
-        if kept:
-            raise CommandRefused(
-                f"the node has {view.join(sorted(kept))} of settings that are away, and {path}, made anew without them, would "
-                "undo them: put the settings back first",
-                FOUND,
-            )
-    if len(tables) == 1 and site.settings.provider_networks:
-        raise CommandRefused(
-            f"the provider networks of this node are in {view.join(others)}, and one in {path} takes the place of all of them: "
-            "add it there, or write all of them here",
-            FOUND,
-        )
-    _write(path, text)
-    view.note(f"written to {path}")
-    return lambda: _write(path, former)
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace the file in one step. It stays when it is empty: for the agent a file that went says nothing. Raises Refused."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(f".{path.name}.new")
-        new.write_text(text)
-        if path.exists():
-            new.chmod(path.stat().st_mode & 0o777)
-        new.replace(path)
-    except OSError as error:
-        raise CommandRefused(f"writing {path}: {error.strerror}", FOUND) from error

@@ -11,6 +11,7 @@ import click
 
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cli import view
+from userspace_cni.cli.ovn.asking_for_port import ask_for_port
 from userspace_cni.cli.ovn.opened_databases import describe_changes, give_time, open_databases, show_changes
 from userspace_cni.cli.site import NodeCommand, Site
 from userspace_cni.ovn.chassis_ids import AskedChassis, find_changed_ids
@@ -116,6 +117,8 @@ def node_command(ctx: click.Context, /, **given: Any) -> None:
             databases.write_ids(ids, give_time())
         if not (databases.ids.get("ovn-encap-ip") or encap_ip):
             view.note("ovn-controller needs the address of this machine's end of tunnels: --encap-ip")
+        if asked.management and not given["dry_run"]:
+            ask_for_port(site, node)
     if given["as_json"]:
         view.show_json(
             {"node": node.name, "changes": describe_changes(changes), "external_ids": ids, "dry_run": given["dry_run"]}

@@ -1,0 +1,42 @@
+"""The node's own port on its logical switch, as a table `[[gateway]]` of the settings. Pure.
+
+The agent makes it and keeps it, as every gateway: after a boot, and after the port was deleted by hand.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from userspace_cni.base.gateways import LINK_MAX
+from userspace_cni.ovn.topology import LogicalNode, mac_of, management_address, management_port, router_address, with_length
+
+
+def management_link(node: str) -> str:
+    """The name of the node's interface: that of the logical port, as far as a link can have it."""
+    return management_port(node)[:LINK_MAX]
+
+
+def management_table(node: LogicalNode, bridge: str) -> str:
+    """The table, in TOML. Its routes lead to all pods by the node's router port."""
+    own = [management_address(each) for each in node.subnets]
+    addresses = [f'"{with_length(address, each)}"' for address, each in zip(own, node.subnets, strict=True)]
+    routes = [
+        f'{{ dst = "{reached}", gw = "{router_address(each)}" }}'
+        for each in node.subnets
+        for reached in node.cluster_subnets
+        if reached.version == each.version
+    ]
+    lines = (
+        "[[gateway]]",
+        f'bridge = "{bridge}"',
+        f'port = "{management_link(node.name)}"',
+        f"addresses = [{', '.join(addresses)}]",
+        f'mac = "{mac_of(own)}"',
+        f'logical_port = "{management_port(node.name)}"',
+        *([f"routes = [{', '.join(routes)}]"] if routes else []),
+    )
+    return "".join(f"{line}\n" for line in lines)
+
+
+BY: Final = "userspace-cni ovn init-node"
+"""Who writes it."""
