@@ -133,9 +133,10 @@ def test_an_add_that_does_not_wait_for_ovn(world: Node, sandbox: str) -> None:
 def test_a_port_that_ovn_does_not_install(world: Node, sandbox: str, ovn: Ovn, options: dict[str, str] | None, why: str) -> None:
     """ADD is answered with 11 and what was missing, and nothing of it stays."""
     pod = a_pod()
-    world.settings["USERSPACE_CNI_DEADLINE_S"] = "6"
+    world.settings["USERSPACE_CNI_DEADLINE_S"] = "8"
     if options is not None:
         add_logical(ovn, f"blue_{pod.name}", **options)
+        ovn.nbctl("--wait=sb", "sync")  # else a busy machine may not have it made yet when ADD gives up
     refused(run(world, "ADD", network(), sandbox, pod), 11, "has not installed logical port blue_", "chassis lab knows", why)
     assert ports_left(world) == []
 
