@@ -78,6 +78,7 @@ def test_a_pod_is_seen_with_volumes_mounts_and_annotations(client: KubeClient) -
         namespace="default",
         name="app",
         uid="u1",
+        api_uid="u1",
         volumes=(Volume("shared-dir", "emptyDir"), Volume("host", "hostPath", "/srv/sockets"), Volume("info", "downwardAPI")),
         mounts={"shared-dir": ("/a", "/b"), "info": ("/etc/podinfo",)},
         annotations={"k": "v"},
