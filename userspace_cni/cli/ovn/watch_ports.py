@@ -6,8 +6,6 @@ import os
 
 import click
 
-from userspace_cni.cli.cluster.controller import make_page_ports
-from userspace_cni.cli.ovn.opened_databases import open_databases
 from userspace_cni.cli.site import NodeCommand, open_site
 
 
@@ -24,11 +22,14 @@ def watch_command(ctx: click.Context, adopt: bool) -> None:
 
     Exit code: 0 after SIGTERM, 2 without an account or for a bad setting, 3 when it cannot listen.
     """
+    from userspace_cni.cli.cluster.controller import make_page_ports
     from userspace_cni.controller.controller_service import serve
     from userspace_cni.controller.port_service import PortController, read_task
 
     settings, remote = open_site(ctx).settings, ""
     if not settings.ovn_nb:
+        from userspace_cni.cli.ovn.opened_databases import open_databases
+
         _, databases = open_databases(ctx)
         settings, remote = databases.settings, databases.northbound_remote
     task = read_task(settings, remote, adopts=adopt)
