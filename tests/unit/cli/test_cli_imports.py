@@ -44,7 +44,6 @@ HELP = {
     "ovn nic-to-bridge": STORE,
     "ovn status": {"ovs"},
     "ovn trace": {"ovs"},
-    "ovn watch": {"ovs"},
     "ping": {"_cffi_backend"},
     "probe": {"_cffi_backend"},
     "routes apply": STORE | {"yaml"},
@@ -86,7 +85,6 @@ CALLS = {
 SHARED = {
     "nic-to-bridge": {"userspace_cni.cli.network.uplink_commands", "userspace_cni.cli.network.network_status"},
     "ovn nic-to-bridge": {"userspace_cni.cli.network.uplink_commands", "userspace_cni.cli.network.network_status"},
-    "ovn watch": {"userspace_cni.cli.cluster.controller"},
     "uninstall": {"userspace_cni.cli.node.gc"},
     "uplink": {"userspace_cni.cli.network.network_status"},
 }
