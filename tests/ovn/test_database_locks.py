@@ -138,7 +138,7 @@ def test_without_a_lock_all_write(database: NorthboundDatabase) -> None:
     try:
         for number, client in enumerate(clients):
             client.connect(soon())
-            assert client.status().holds_lock
+            assert client.require_session().holds_lock
             add(client, f"s{number}")
     finally:
         for client in clients:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -294,3 +295,6 @@ def test_the_numbers_of_a_controller(api: ApiServer, northbound: NorthboundDatab
 
     wait_until(lambda: not missing(), what=f"the numbers {missing()}")
     assert "there is no logical switch 'elsewhere'" in " ".join(kept.ports.obstacles)
+    page = Path("docs/metrics.md").read_text(encoding="utf-8")
+    named = {name for name in re.findall(r"_(ovn_\w+)`", page) if name != "ovn_"}
+    assert set(re.findall(r"^userspace_cni_controller_(ovn_\w+) ", kept.metrics.render().decode(), re.MULTILINE)) == named

@@ -88,8 +88,11 @@ class _TrippedDriver(Driver[Step]):
     def apply(self, step: Step, deadline: Deadline) -> Rest | None:
         if isinstance(step, Lease):  # it was leased before the plan was made
             return self._driver.apply(step, deadline)
+        return self._tell(step, partial(self._driver.apply, step, deadline))
+
+    def _tell(self, step: Step, act: Callable[[], Rest | None]) -> Rest | None:
         self._trip(f"before {step.kind}")
-        rest = self._driver.apply(step, deadline)
+        rest = act()
         self._trip(f"after {step.kind}")
         return partial(self._rest, step.kind, rest) if rest else None
 
@@ -99,7 +102,7 @@ class _TrippedDriver(Driver[Step]):
         self._trip(f"after rest of {kind}")
 
     def make_again(self, step: Step, deadline: Deadline) -> Rest | None:
-        return self._driver.make_again(step, deadline)
+        return self._tell(step, partial(self._driver.make_again, step, deadline))
 
     def undo(self, step: Step, deadline: Deadline) -> None:
         self._trip(f"before undo {step.kind}")
