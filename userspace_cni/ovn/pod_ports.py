@@ -104,6 +104,7 @@ class PodPorts:
         self._rules = rules
         self._book = book or AddressBook()
         self._facts = LogicalFacts()
+        self._node_switches: frozenset[str] = frozenset()
         self._pods: dict[Key, ClusterPod] = {}
         self._ports: dict[Key, tuple[LogicalInterface, ...]] = {}
         self._claimants: dict[str, dict[Key, _Claimant]] = {}
@@ -115,6 +116,7 @@ class PodPorts:
         former, self._facts = self._facts, facts
         if former.networks != facts.networks:
             self._pods.clear()  # each pod is judged anew
+        self._node_switches = frozenset(each.lower() for each in facts.nodes)
         if former.switches != facts.switches:
             self._book.set_switches(facts.switches)
         for name in former.routers.keys() - facts.routers.keys():
@@ -232,6 +234,8 @@ class PodPorts:
             self._book.release(name, now)
         if first.interface.network.source != "annotations":
             return
+        if not self._rules.may_have(first.pod.namespace, first.interface.network.switch):
+            return  # it takes no address there, either
         for each in claimants:
             if self._keep(name, each, _noted(each)):
                 return
@@ -244,7 +248,8 @@ class PodPorts:
             return False
         switch = self._switch_of(claimant)
         if claimant.pod.owner != claimant.pod.name and not self._book.fits(switch, said.ips):
-            switch = self._book.switch_of(said.ips) or switch  # a VM keeps its addresses where it migrates to
+            former = self._book.switch_of(said.ips)  # a VM keeps its addresses where it migrates to
+            switch = former if self._is_open(claimant, former) else switch
         if (
             len(said.ips) < len(self._subnets(switch))
             or not self._book.fits(switch, said.ips)
@@ -267,6 +272,16 @@ class PodPorts:
         switch = claimant.interface.network.switch
         return claimant.pod.node.lower() if switch == NODE_SWITCH else switch
 
+    def _is_open(self, claimant: _Claimant, switch: str) -> bool:
+        """Whether the pod can have a port of this switch: that of a node, or one that a rule names.
+
+        A pod's author chooses its node's name, the addresses that its annotations say, and what its network says at any time.
+        """
+        network = claimant.interface.network
+        if network.switch == NODE_SWITCH and switch in self._node_switches:
+            return True
+        return self._rules.may_have(claimant.pod.namespace, switch) if switch != NODE_SWITCH else False
+
     def _subnets(self, switch: str) -> tuple[SwitchSubnet, ...]:
         return self._facts.switches.get(switch, ())
 
@@ -284,6 +299,8 @@ class PodPorts:
         switch = given.switch if given else self._switch_of(first)
         if switch not in self._facts.switches:
             return f"there is no logical switch {switch!r}"
+        if not self._is_open(first, switch):
+            return f"pods of namespace {first.pod.namespace!r} cannot have ports of logical switch {switch!r}, which is no node's"
         if network.source == "annotations" and given is None:
             ips = self._book.give(name, switch)
             if not ips:

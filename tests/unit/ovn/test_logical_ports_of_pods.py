@@ -367,6 +367,42 @@ def test_another_switch_needs_a_rule() -> None:
     assert world.rows["default_app"].switch == "admins"
 
 
+ADMINS = {**SWITCHES, "admins": read_subnets(FoundSwitch("admins", {"subnet": "10.1.0.0/16"}, {}))}
+WANTS_ADMINS = '{"ip_address": "10.1.0.9/16"}'
+
+
+def test_a_machines_annotation_opens_no_switch() -> None:
+    """A VM keeps addresses of nodes' switches where it migrates. Another switch needs a rule, also for what seems to be a VM."""
+    world = World(facts=LogicalFacts(NODES, {}, ADMINS))
+    world.add(launcher(1, "n1"))
+    world.raw["default/virt-launcher-vm-abcd1"]["metadata"]["annotations"]["ovn"] = WANTS_ADMINS
+    world.settled()
+    row = world.rows["default_vm"]
+    assert (row.switch, row.addresses[0].split()[1:]) == ("n1", ["192.168.1.3"])
+
+
+def test_a_node_that_is_none_opens_no_switch() -> None:
+    """A pod's author chooses `nodeName`: of a switch that is called so the pod gets no port, nor does a VM's next pod."""
+    world = World(facts=LogicalFacts(NODES, {}, ADMINS))
+    world.add(a_pod(node="admins"), launcher(1, "admins"), launcher(2, "n1"))
+    assert set(world.settled().lacking) == {"default_app", "default_vm"}
+    assert world.rows == {}
+
+
+def test_a_network_that_changes_opens_no_switch() -> None:
+    """What a pod noted while its network named a forbidden switch counts for nothing when the network names the node's."""
+    facts = [
+        LogicalFacts(NODES, {"default/red-nad": keep_network(a_network(switch=switch))}, ADMINS) for switch in ("admins", "node")
+    ]
+    world = World(replace(RULES, default=None), facts[0])
+    world.add(a_pod(ovn=WANTS_ADMINS))
+    world.raw["default/app"]["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] = "red-nad"
+    assert "cannot have ports" in world.settled().lacking["default_app"]
+    world.facts = facts[1]
+    world.settled()
+    assert world.rows["default_app"].switch == "n1"
+
+
 def launcher(number: int, node: str, phase: str = "Running") -> dict[str, Any]:
     """A launcher pod of VM `vm`; the second is that to which it migrates."""
     pod = a_pod(f"virt-launcher-vm-abcd{number}", node)
