@@ -109,6 +109,7 @@ class PodPorts:
         self._ports: dict[Key, tuple[LogicalInterface, ...]] = {}
         self._claimants: dict[str, dict[Key, _Claimant]] = {}
         self._given: dict[str, _Given] = {}
+        self._ended: list[tuple[ClusterPod, float]] = []
         self._kept: dict[str, tuple[tuple[object, ...], DesiredLogicalPort]] = {}
 
     def take_facts(self, facts: LogicalFacts) -> bool:
@@ -141,11 +142,11 @@ class PodPorts:
         return names
 
     def hold(self, pod: ClusterPod, ended: float) -> None:
-        """Do not give the addresses that the annotations of this pod say, which ended then, until they have been held."""
-        for each in list_interfaces(pod, self._facts.networks, self._rules.default, self._rules.naming):
-            said = _noted(_Claimant(pod, each))
-            if said is not None and not self._book.claim(f"ended {pod.uid} {each.port}", said.ips):
-                self._book.release(f"ended {pod.uid} {each.port}", ended)
+        """Do not give the addresses that the annotations of this pod say, which ended then, until they have been held.
+
+        That is done once the living have theirs: an ended pod's author may have written the address of any.
+        """
+        self._ended.append((pod, ended))
 
     @property
     def names(self) -> Collection[str]:
@@ -161,9 +162,12 @@ class PodPorts:
                 claimed.append((name, self._claimants_of(name)))
             else:
                 self._unclaim(name, found.get(name), now, settled)
-        claimed.sort(key=lambda each: (not self._is_confirmed(found.get(each[0]), each[1]), each[1][0].pod.created, each[0]))
+        claimed.sort(key=lambda each: (not self._is_confirmed(*each, found.get(each[0])), each[1][0].pod.created, each[0]))
         for name, claimants in claimed:
             self._claim(name, claimants, found.get(name), now)
+        for pod, ended in self._ended:
+            self._hold(pod, ended)
+        self._ended.clear()
         told: dict[Key, ClusterPod] = {}
         for name, claimants in claimed:
             if reason := self._settle_port(name, claimants, found.get(name), settled):
@@ -206,11 +210,23 @@ class PodPorts:
             sorted(found.values(), key=lambda each: (each.pod.created, each.pod.name)) if len(found) > 1 else list(found.values())
         )
 
-    @staticmethod
-    def _is_confirmed(found: FoundLogicalPort | None, claimants: list[_Claimant]) -> bool:
-        return found is not None and found.options.get(VERSION) == claimants[0].pod.owner_uid
+    def _is_confirmed(self, name: str, claimants: list[_Claimant], found: FoundLogicalPort | None) -> bool:
+        """Whether the port has its addresses, or a row of ours that has all that the annotations say."""
+        uid, given = claimants[0].pod.owner_uid, self._given.get(name)
+        if given is not None and given.uid == uid:
+            return True
+        if found is None or found.options.get(VERSION) != uid or not self._may_change(found):
+            return False
+        has = set(read_row_addresses(found))
+        return all(ip.ip in has for each in claimants if (said := _noted(each)) is not None for ip in said.ips)
 
     # -- addresses ----------------------------------------------------------------------------------------------------------
+
+    def _hold(self, pod: ClusterPod, ended: float) -> None:
+        for each in list_interfaces(pod, self._facts.networks, self._rules.default, self._rules.naming):
+            said = _noted(_Claimant(pod, each))
+            if said is not None and _is_one_of_each(said.ips) and not self._book.claim(f"ended {pod.uid} {each.port}", said.ips):
+                self._book.release(f"ended {pod.uid} {each.port}", ended)
 
     def _unclaim(self, name: str, found: FoundLogicalPort | None, now: float, settled: Settled) -> None:
         """A port that no pod is to have. Its addresses are taken as long as its row is there."""
@@ -252,6 +268,7 @@ class PodPorts:
             switch = former if self._is_open(claimant, former) else switch
         if (
             len(said.ips) < len(self._subnets(switch))
+            or not _is_one_of_each(said.ips)
             or not self._book.fits(switch, said.ips)
             or self._book.claim(name, said.ips)
         ):
@@ -377,6 +394,11 @@ def _of_row(found: FoundLogicalPort, subnets: tuple[SwitchSubnet, ...]) -> PortA
     ips = tuple(_with_length(_whole(each), subnets) for each in read_row_addresses(found))
     macs = [text.split()[0] for text in found.addresses if text.split() and text.split()[0].count(":") == 5]
     return PortAddresses(ips, macs[0]) if ips and macs else None
+
+
+def _is_one_of_each(ips: tuple[Interface, ...]) -> bool:
+    """Whether a port may have these: one address of a family, as it is given. A pod's author could write more, of many ports."""
+    return len({each.version for each in ips}) == len(ips)
 
 
 def _whole(address: Address) -> Interface:

@@ -213,6 +213,7 @@ def test_a_full_comparison_writes_nothing() -> None:
         '{"ip_address": "10.0.0.3"}',
         "nonsense",
         '{"ip_address": {}}',
+        '{"ip_address": ["192.168.1.8/24", "192.168.1.9/24"]}',
         "x" * 40_000,
     ],
 )
@@ -226,6 +227,40 @@ def test_an_annotation_takes_no_address_from_others(said: str) -> None:
     world.settled()
     assert world.note("owner")["ip_address"] == "192.168.1.3/24"
     assert world.note("app")["ip_address"] == "192.168.1.4/24"
+
+
+def test_an_older_pods_annotation_takes_no_living_pods_address() -> None:
+    """Not while no controller acts, either: the next one believes those first whose rows say the same."""
+    world = World()
+    world.add(a_pod("evil"))
+    world.settled()
+    younger = a_pod("owner")
+    younger["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
+    world.add(younger)
+    world.settled()
+    rows = dict(world.rows)
+    world.raw["default/evil"]["metadata"]["annotations"]["ovn"] = younger["metadata"]["annotations"]["ovn"]
+    world.restart()
+    world.settled()
+    assert world.rows == rows
+    assert (world.note("evil")["ip_address"], world.note("owner")["ip_address"]) == ("192.168.1.3/24", "192.168.1.4/24")
+
+
+def test_an_ended_pods_annotation_takes_no_living_pods_address() -> None:
+    """The next controller that acts holds what ended pods had, and of that nothing that a living one has."""
+    world = World()
+    world.add(a_pod("owner"))
+    world.settled()
+    rows = dict(world.rows)
+    world.restart()
+    world.ports.take_facts(world.facts)
+    world.ports.hold(keep_pod(a_pod("evil", ovn='{"ip_address": "192.168.1.3/24"}')), 0.0)
+    world.ports.hold(keep_pod(a_pod("former", ovn='{"ip_address": "192.168.1.4/24"}')), 0.0)
+    world.settled()
+    assert world.rows == rows
+    world.add(a_pod("next"))
+    world.settled()
+    assert world.note("next")["ip_address"] == "192.168.1.5/24"
 
 
 def test_an_annotation_may_choose_a_free_address() -> None:
