@@ -8,7 +8,7 @@ Two things keep two controllers from writing at once. The Lease says who acts. T
 session, and the server itself refuses the transactions of any other. A process that has both writes; what another one knew of
 addresses it reads from annotations and rows.
 
-Before two lists have told which pods there are, no row is removed.
+Before two lists have told which pods and networks there are, no row is removed.
 
 A death at any point leaves rows without annotations, or annotations that are not needed any more: the next full look finishes it.
 """
@@ -43,7 +43,8 @@ LOCK: Final = "userspace_cni"
 _SYNC_S: Final = 1.0
 """Between looks whether there were first lists, where one of them may never be."""
 _LACKING_S: Final = 5.0
-"""Until a port that cannot be is judged again, where nothing of it changes: another one may have freed an address."""
+"""Until a port that cannot be is judged again, where nothing of it changes: another one may have freed an address. And until
+what is known is asked again, while it is not certain: that a server has no network definitions is no event."""
 _LACKING_SAID: Final = 3
 
 
@@ -65,6 +66,16 @@ class PortSources:
     pods: PodChanges
     nodes: ObjectWatch
     networks: ObjectWatch
+
+    @property
+    def certain(self) -> bool:
+        """Whether a port for which they have no pod, or no network, is one that none is to have.
+
+        A server that has no network definitions at all says so (404); one that does not answer for them has said nothing.
+        """
+        networks = self.networks
+        is_absent = networks.tried and not networks.synced and not networks.problem
+        return self.pods.confirmed and (networks.confirmed or is_absent)
 
 
 class PortRounds(Loop):
@@ -139,7 +150,7 @@ class PortRounds(Loop):
         sources = self._sources
         if not (sources.pods.synced and sources.nodes.synced and (sources.networks.synced or sources.networks.tried)):
             return _SYNC_S
-        acts, certain = self.may_write, sources.pods.confirmed
+        acts, certain = self.may_write, sources.certain
         began, self._acts = acts and not self._acts, acts
         is_full = began or now >= self._full_due or certain != self._certain
         self._certain = certain
@@ -153,7 +164,7 @@ class PortRounds(Loop):
             self._ports, self._facts = self._new_ports(), None
             pods = dict(self._known)
         self._look(pods, is_full=is_full, deadline=deadline)
-        again = now + _LACKING_S if self._lacking else math.inf
+        again = now + _LACKING_S if self._lacking or not certain else math.inf
         return max(0.0, min(self._full_due, self._ports.next_due(now), again) - time.monotonic())
 
     def _look(self, pods: Mapping[str, ClusterPod | None], *, is_full: bool, deadline: Deadline) -> None:
