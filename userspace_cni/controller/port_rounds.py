@@ -191,7 +191,7 @@ class PortRounds(Loop):
     def _take_facts(self, found: NorthboundFacts) -> bool:
         """Whether all ports are to be judged anew, because of what all depend on."""
         nodes, networks = self._sources.nodes.objects() or {}, self._sources.networks.objects() or {}
-        facts = LogicalFacts(nodes, networks, found.switches, found.routers, found.version)
+        facts = LogicalFacts(nodes, networks, found.switches, found.routers, found.version, found.macs)
         if self._facts is not None and facts == self._facts:
             return False
         is_first, self._facts = self._facts is None, facts

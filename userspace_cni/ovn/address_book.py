@@ -22,6 +22,8 @@ HELD_S: Final = 60.0
 Interface = IPv4Interface | IPv6Interface
 _Number = tuple[int, int]
 """An address: its IP version and its number."""
+_PlacedMac = tuple[str, str]
+"""A switch, "" for all of them, and a MAC in it."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class AddressBook:
         self._held_s = held_s
         self._taken: dict[_Number, str] = {}
         self._of: dict[str, tuple[_Number, ...]] = {}
+        self._macs: dict[_PlacedMac, str] = {}
+        self._macs_of: dict[str, tuple[_PlacedMac, ...]] = {}
         self._held: deque[tuple[float, _Number, str]] = deque()
         self._subnets: Mapping[str, Sequence[SwitchSubnet]] = {}
         self._pools: dict[str, tuple[_Pool, ...]] = {}
@@ -108,15 +112,15 @@ class AddressBook:
         """The switch in whose subnets all these addresses are; "" for none."""
         return next((name for name in self._pools if addresses and self.fits(name, addresses)), "")
 
-    def claim(self, port: str, addresses: Iterable[Interface | Address]) -> str:
+    def claim(self, port: str, addresses: Iterable[Interface | Address], *, also_held: bool = False) -> str:
         """Note that the port has these addresses alone, unless another one has one of them: its name, "" when they are noted.
 
-        An address that is held for its former port counts as that port's.
+        An address that is held for its former port counts as that port's, unless `also_held`: an IPAM plugin gives it again.
         """
         wanted: tuple[_Number, ...] = tuple(dict.fromkeys(map(_number, addresses)))
         for number in wanted:
             owner = self._taken.get(number, port)
-            if owner != port:
+            if owner != port and not (also_held and number not in self._of.get(owner, ())):
                 return owner
         for number in self._of.get(port, ()):
             if number not in wanted:
@@ -124,6 +128,19 @@ class AddressBook:
         self._of[port] = wanted
         self._taken.update(dict.fromkeys(wanted, port))
         return ""
+
+    def claim_macs(self, port: str, switch: str, macs: Iterable[str]) -> bool:
+        """Note that the port has these MACs alone in the switch, "" for all switches; False when another has one of them there.
+
+        A frame goes to the port that has its MAC: of two ports with one, either may get what is the other's.
+        """
+        wanted: tuple[_PlacedMac, ...] = tuple(dict.fromkeys((switch, mac) for mac in macs))
+        if any(self._macs.get(key, port) != port for each in wanted for key in (each, ("", each[1]))):
+            return False
+        self._free_macs(port)
+        self._macs_of[port] = wanted
+        self._macs.update(dict.fromkeys(wanted, port))
+        return True
 
     def give(self, port: str, switch: str) -> tuple[Interface, ...]:
         """Give the port the first free address of each family of the switch; () when one of them has none left, or no subnet."""
@@ -136,7 +153,8 @@ class AddressBook:
         return addresses
 
     def release(self, port: str, now: float, *, hold: bool = True) -> None:
-        """The port has no addresses any more; they are free after a while, or without `hold` at once."""
+        """The port has no addresses any more; they are free after a while, or without `hold` at once, as its MACs always."""
+        self._free_macs(port)
         for number in self._of.pop(port, ()):
             if hold:
                 self._held.append((now + self._held_s, number, port))
@@ -150,6 +168,10 @@ class AddressBook:
             if self._taken.get(number) == port and number not in self._of.get(port, ()):
                 self._free(number)
         return self._held[0][0] if self._held else float("inf")
+
+    def _free_macs(self, port: str) -> None:
+        for each in self._macs_of.pop(port, ()):
+            del self._macs[each]
 
     def _free(self, number: _Number) -> None:
         self._taken.pop(number, None)

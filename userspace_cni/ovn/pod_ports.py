@@ -10,9 +10,10 @@ A port's row comes first, then the annotations in its pod. A row is removed once
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_interface
+from itertools import count
 from typing import Final
 
 from userspace_cni.base.errors import InvalidConfig
@@ -34,9 +35,10 @@ from userspace_cni.ovn.port_rows import (
     make_addresses,
     make_security,
     read_row_addresses,
+    read_row_macs,
 )
 from userspace_cni.pod import launcher
-from userspace_cni.pod.mac import derive_mac
+from userspace_cni.pod.mac import derive_mac, is_unicast
 
 Key = str
 """A pod, as "namespace/name"."""
@@ -64,13 +66,14 @@ class PortRules:
 @dataclass(frozen=True)
 class LogicalFacts:
     """What all ports depend on. `networks`: definitions by "namespace/name"; `switches`: the logical switches; `routers`:
-    addresses of their ports, by name; `version`: OVN's, () where it is not known."""
+    addresses of their ports, by name; `version`: OVN's, () where it is not known; `macs`: of routers' ports, by name."""
 
     nodes: Mapping[str, PodNode] = field(default_factory=dict)
     networks: Mapping[str, LogicalNetwork | None] = field(default_factory=dict)
     switches: Mapping[str, tuple[SwitchSubnet, ...]] = field(default_factory=dict)
     routers: Mapping[str, tuple[Address, ...]] = field(default_factory=dict)
     version: tuple[int, ...] = ()
+    macs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -124,6 +127,7 @@ class PodPorts:
             self._book.release(f"router port {name}", 0.0, hold=False)
         for name, addresses in facts.routers.items():
             self._book.claim(f"router port {name}", addresses)
+            self._book.claim_macs(f"router port {name}", "", filter(None, [facts.macs.get(name)]))
         return former != facts
 
     def take_pods(self, pods: Mapping[Key, ClusterPod], changed: Iterable[Key]) -> set[str]:
@@ -217,8 +221,8 @@ class PodPorts:
             return True
         if found is None or found.options.get(VERSION) != uid or not self._may_change(found):
             return False
-        has = set(read_row_addresses(found))
-        return all(ip.ip in has for each in claimants if (said := _noted(each)) is not None for ip in said.ips)
+        has = {*map(str, read_row_addresses(found)), *read_row_macs(found)}
+        return all(_words(each) <= has for each in claimants)
 
     # -- addresses ----------------------------------------------------------------------------------------------------------
 
@@ -235,7 +239,7 @@ class PodPorts:
         if found is None:
             self._book.release(name, now)
         else:
-            self._book.claim(name, read_row_addresses(found))
+            self._take_row(name, found)
             if change := find_change(None, found):
                 settled.changes.append(change)
 
@@ -243,15 +247,23 @@ class PodPorts:
         """Have the port keep what it has, or what annotations or its row say."""
         first, given = claimants[0], self._given.get(name)
         uid = first.pod.owner_uid
+        if found is not None and not self._may_change(found):
+            self._given.pop(name, None)
+            self._take_row(name, found)
+            return
         if given is not None and given.uid == uid:
             return
         if given is not None:
             self._given.pop(name)
             self._book.release(name, now)
-        if first.interface.network.source != "annotations":
-            return
         if not self._rules.may_have(first.pod.namespace, first.interface.network.switch):
-            return  # it takes no address there, either
+            if found is not None:  # it takes no address there, either, and loses none
+                self._take_row(name, found)
+            return
+        if first.interface.network.source != "annotations":
+            if self._leased(name, first) is None and found is not None:  # what it has is taken before others get some
+                self._take_row(name, found)
+            return
         for each in claimants:
             if self._keep(name, each, _noted(each)):
                 return
@@ -282,7 +294,8 @@ class PodPorts:
             each.gateway for each in subnets if each.gateway is not None and any(ip.ip in each.network for ip in ips)
         )
         whole = tuple(_with_length(ip, subnets) for ip in ips)
-        has = PortAddresses(whole, claimant.interface.mac or mac or _mac_of(claimant, ips), gateways)
+        macs = _macs_for(claimant, mac, ips)
+        has = PortAddresses(whole, next(each for each in macs if self._book.claim_macs(name, switch, [each])), gateways)
         self._given[name] = _Given(claimant.pod.owner_uid, switch, has)
 
     def _switch_of(self, claimant: _Claimant) -> str:
@@ -323,6 +336,8 @@ class PodPorts:
             if not ips:
                 return f"logical switch {switch!r} has no free address" if self._subnets(switch) else f"{switch!r} has no subnet"
             self._give(name, first, switch, ips, "")
+        if _lease(first) is not None and given is None and self._leased(name, first) is None:
+            return f"an address or the MAC that is leased to logical port {name} is another port's, or its router's"
         if change := find_change(self._built(name, claimants, switch), found):
             settled.changes.append(change)
         return ""
@@ -365,20 +380,36 @@ class PodPorts:
 
     def _leased(self, name: str, claimant: _Claimant) -> PortAddresses | None:
         """What the network's IPAM plugin has leased; None while that is not known, and for addresses that are not to be known."""
-        if claimant.interface.network.source != "ipam":
+        has, switch = _lease(claimant), self._switch_of(claimant)
+        if has is None or any(ip.ip == each.gateway for ip in has.ips for each in self._subnets(switch)):
             return None
-        mac, texts = read_lease(claimant.pod, claimant.interface.ifname)
-        found = FoundLogicalPort(name, (" ".join(texts),))
-        ips = tuple(_whole(each) for each in read_row_addresses(found))
-        if not (mac and ips):
-            return None
-        self._book.claim(name, ips)
-        return PortAddresses(ips, mac)
+        is_taken = self._book.claim(name, has.ips, also_held=True) or not self._book.claim_macs(name, switch, [has.mac])
+        return None if is_taken else has
+
+    def _take_row(self, name: str, found: FoundLogicalPort) -> None:
+        """What a row has that is not to be changed, or not yet, is its own."""
+        self._book.claim(name, read_row_addresses(found))
+        self._book.claim_macs(name, found.switch if found.is_ours else "", read_row_macs(found))
 
     def _has(self, key: Key, lacking: Mapping[str, str]) -> list[tuple[LogicalInterface, PortAddresses]]:
         """The interfaces of a pod whose addresses are to be noted in it, with these."""
         ports = [each for each in self._ports.get(key, ()) if each.port in self._given and each.port not in lacking]
         return [(each, self._given[each.port].addresses) for each in ports]
+
+
+def _lease(claimant: _Claimant) -> PortAddresses | None:
+    """What Multus notes of the IPAM plugin's lease, in an annotation that the pod's author may write, too; None for nothing."""
+    if claimant.interface.network.source != "ipam":
+        return None
+    mac, texts = read_lease(claimant.pod, claimant.interface.ifname)
+    ips = tuple(_whole(each) for each in read_row_addresses(FoundLogicalPort("", (" ".join(texts),))))
+    return PortAddresses(ips, mac) if ips and is_unicast(mac) else None
+
+
+def _words(claimant: _Claimant) -> set[str]:
+    """All addresses and MACs that the pod says its port has."""
+    said = _lease(claimant) if claimant.interface.network.source == "ipam" else _noted(claimant)
+    return set(filter(None, [claimant.interface.mac, *([said.mac, *(str(each.ip) for each in said.ips)] if said else [])]))
 
 
 def _noted(claimant: _Claimant) -> PortAddresses | None:
@@ -409,6 +440,13 @@ def _with_length(ip: Interface, subnets: tuple[SwitchSubnet, ...]) -> Interface:
     """The address with the prefix length of its subnet."""
     network = next((each.network for each in subnets if ip.ip in each.network), None)
     return ip if network is None else type(ip)(f"{ip.ip}/{network.prefixlen}")
+
+
+def _macs_for(claimant: _Claimant, said: str, ips: tuple[Interface, ...]) -> Iterator[str]:
+    """The MACs that a port is to have, the first that no other has: what its pod asks for, what follows from its address."""
+    yield from filter(None, (claimant.interface.mac, said, _mac_of(claimant, ips)))
+    for number in count():
+        yield derive_mac(claimant.pod.namespace, claimant.pod.name, claimant.interface.ifname, str(number))
 
 
 def _mac_of(claimant: _Claimant, ips: tuple[Interface, ...]) -> str:

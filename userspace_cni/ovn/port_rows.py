@@ -16,6 +16,7 @@ from userspace_cni.base.subnets import Address
 from userspace_cni.ovn.address_book import Interface
 from userspace_cni.ovn.desired_rows import SCOPE
 from userspace_cni.ovsdb.columns import Columns, find_changed_columns, make_columns
+from userspace_cni.pod.mac import six_octets
 
 PODS: Final = "pods"
 """The scope of the rows that follow from pods."""
@@ -118,6 +119,14 @@ def read_row_addresses(found: FoundLogicalPort) -> Iterator[Address]:
                 yield ip_address(word)
             except ValueError:
                 continue
+
+
+def read_row_macs(found: FoundLogicalPort) -> Iterator[str]:
+    """The MACs that a logical port has, ours or not."""
+    for text in (*found.addresses, found.dynamic):
+        for word in text.split():
+            if mac := six_octets(word):
+                yield mac
 
 
 def _left(desired: DesiredLogicalPort, found: FoundLogicalPort) -> str:

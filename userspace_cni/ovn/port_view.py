@@ -20,19 +20,25 @@ from userspace_cni.ovn.northbound_tables import GLOBAL, ROUTER_PORT, SWITCH, SWI
 from userspace_cni.ovn.port_rows import FoundLogicalPort
 from userspace_cni.ovsdb.column_values import value_of
 from userspace_cni.ovsdb.database import ROW_UPDATE
+from userspace_cni.pod.mac import six_octets
 
-_COLUMNS: Final = {SWITCH: {"name", "other_config", "external_ids"}, ROUTER_PORT: {"name", "networks"}, GLOBAL: {"options"}}
+_COLUMNS: Final = {
+    SWITCH: {"name", "other_config", "external_ids"},
+    ROUTER_PORT: {"name", "mac", "networks"},
+    GLOBAL: {"options"},
+}
 """Of what ports depend on, the columns that count. A switch changes with each of its ports, too."""
 _VERSION: Final = "northd_internal_version"
 
 
 @dataclass(frozen=True)
 class NorthboundFacts:
-    """The switches, the addresses of routers' ports, and the version of OVN that serves the database, () where none does."""
+    """The switches, addresses and MACs of routers' ports, and the version of OVN that serves the database, () where none does."""
 
     switches: Mapping[str, tuple[SwitchSubnet, ...]]
     routers: Mapping[str, tuple[Address, ...]]
     version: tuple[int, ...]
+    macs: Mapping[str, str]
 
 
 class PortView:
@@ -95,7 +101,8 @@ def _read_facts(session: NorthboundSession) -> NorthboundFacts:
         switches[name] = read_subnets(FoundSwitch(name, value_of(row, "other_config"), value_of(row, "external_ids")))
     routers = {value_of(row, "name"): _addresses(value_of(row, "networks")) for row in session.rows(ROUTER_PORT)}
     said = [value_of(row, "options").get(_VERSION, "") for row in session.rows(GLOBAL)]
-    return NorthboundFacts(switches, routers, _version("".join(said)))
+    macs = {value_of(row, "name"): six_octets(value_of(row, "mac")) for row in session.rows(ROUTER_PORT)}
+    return NorthboundFacts(switches, routers, _version("".join(said)), macs)
 
 
 def _addresses(networks: list[str]) -> tuple[Address, ...]:

@@ -388,6 +388,87 @@ def test_where_addresses_are_from(ovn: dict[str, Any], addresses: tuple[str, ...
     assert (row.addresses, row.port_security) == (addresses, security)
 
 
+LEASES = {"default/red-nad": keep_network(a_network(ipam={"type": "host-local"}))}
+
+
+def leased(name: str, ip: str, mac: str = "02:00:00:00:00:05") -> dict[str, Any]:
+    """A pod whose network-status says this lease: Multus has written it, or the pod's author."""
+    pod = a_pod(name)
+    pod["metadata"]["annotations"] = {
+        "k8s.v1.cni.cncf.io/networks": "red-nad",
+        "v1.multus-cni.io/default-network": "red-nad",
+        "k8s.v1.cni.cncf.io/network-status": json.dumps([{"interface": "eth0", "ips": [ip], "mac": mac}]),
+    }
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("ip", "mac"),
+    [
+        ("192.168.1.1", "02:00:00:00:00:05"),
+        ("192.168.1.3", "02:00:00:00:00:05"),
+        ("192.168.1.9", "0a:58:c0:a8:01:03"),
+        ("192.168.1.9", "0a:58:c0:a8:01:01"),
+    ],
+)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_lease_takes_nothing_from_others(ip: str, mac: str, restarted: bool) -> None:
+    """A pod's author can write what Multus notes: the router's address or MAC, another pod's; also for the next controller."""
+    router = {"rtos-n1": subnets_first("192.168.1.1")}
+    world = World(facts=LogicalFacts(NODES, LEASES, SWITCHES, router, macs={"rtos-n1": "0a:58:c0:a8:01:01"}))
+    evil = leased("evil", "10.9.0.5")
+    owner = a_pod("owner")
+    owner["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
+    world.add(evil, owner)
+    world.settled()
+    rows = dict(world.rows)
+    assert rows["default_evil"].addresses == ("02:00:00:00:00:05 10.9.0.5",)
+    world.add(leased("evil", ip, mac))
+    if restarted:
+        world.restart()
+    world.settled()
+    assert world.rows == rows
+
+
+def test_what_a_refused_port_has_is_no_other_pods() -> None:
+    """Its row stays as it is, and so its address is taken, also for a controller that has just started."""
+    world = World(facts=LogicalFacts(NODES, LEASES, SWITCHES))
+    world.add(leased("app", "192.168.1.3"))
+    world.settled()
+    world.add(leased("app", "192.168.1.1"))
+    world.restart()
+    world.settle()
+    world.add(a_pod("other"))
+    world.settled()
+    assert world.rows["default_app"].addresses == ("02:00:00:00:00:05 192.168.1.3",)
+    assert world.note("other")["ip_address"] == "192.168.1.4/24"
+
+
+def test_a_lease_may_be_another_pods_at_once() -> None:
+    """The plugin that leases addresses decides when one is given again."""
+    world = World(facts=LogicalFacts(NODES, LEASES, SWITCHES))
+    world.add(leased("app", "192.168.1.7"))
+    world.settled()
+    del world.raw["default/app"]
+    world.settled()
+    world.add(leased("next", "192.168.1.7"))
+    world.settled()
+    assert world.rows["default_next"].addresses == ("02:00:00:00:00:05 192.168.1.7",)
+
+
+@pytest.mark.parametrize("mac", ["0a:58:c0:a8:01:01", "0a:58:c0:a8:01:03", "02:00:00:00:00:77"])
+def test_a_pod_chooses_no_mac_that_another_port_has(mac: str) -> None:
+    """Neither by its annotation of networks nor by that of its addresses: the router's, another pod's, one made by hand."""
+    world = World(facts=LogicalFacts(NODES, {}, SWITCHES, macs={"rtos": "0a:58:c0:a8:01:01"}, routers={"rtos": ()}))
+    world.rows["hand"] = FoundLogicalPort("hand", ("02:00:00:00:00:77 172.16.0.1",))
+    world.add(a_pod("owner"))
+    world.settled()
+    world.add(a_pod("evil", ovn=json.dumps({"ip_address": "192.168.1.9/24", "mac_address": mac})))
+    world.settled()
+    assert world.rows["default_evil"].addresses == ("0a:58:c0:a8:01:09 192.168.1.9",)
+    assert world.rows["default_owner"].addresses == ("0a:58:c0:a8:01:03 192.168.1.3",)
+
+
 def test_another_switch_needs_a_rule() -> None:
     """The node's own needs none."""
     networks = {"default/red-nad": keep_network(a_network(switch="admins"))}
