@@ -7,11 +7,12 @@ another type than its schema's.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from userspace_cni.base.logical_ports import NODE_SWITCH
+from userspace_cni.base.logical_ports import NODE_SWITCH, SWITCH_NAME
 from userspace_cni.cni.annotations import OVN, POD_NETWORKS
 from userspace_cni.pod import launcher
 
@@ -24,6 +25,9 @@ _CHASSIS: Final = ("userspace-cni.io/chassis", "ovn.kubernetes.io/chassis", "k8s
 _KEPT: Final = (NETWORKS, DEFAULT_NETWORK, NETWORK_STATUS, OVN, POD_NETWORKS)
 _TEXT_MAX: Final = 16 << 10
 _DEFINITION_MAX: Final = 64 << 10
+_UID_MAX: Final = 253
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,254}")
+"""A network's name, as CNI has it. It is part of names of ports and of keys of annotations, of each of its interfaces."""
 _ENDED: Final = ("Succeeded", "Failed")
 _TYPES: Final = ("userspace", "userspace-cni")
 
@@ -83,7 +87,7 @@ def keep_pod(thing: Mapping[str, Any]) -> ClusterPod:
         name=name,
         uid=uid,
         owner=machine if is_machine else name,
-        owner_uid=machine_uid if is_machine else str(annotations.get(_MIRROR) or uid),
+        owner_uid=machine_uid if is_machine else str(annotations.get(_MIRROR) or uid)[:_UID_MAX],
         created=str(metadata.get("creationTimestamp") or ""),
         node=str(spec.get("nodeName") or ""),
         ended=(thing.get("status") or {}).get("phase") in _ENDED,
@@ -117,11 +121,17 @@ def keep_network(thing: Mapping[str, Any]) -> LogicalNetwork | None:
         return None
     plugins = config.get("plugins")
     chain = plugins if isinstance(plugins, list) else [config]
-    return next((_network(each, str(config.get("name") or name)) for each in chain if _is_logical(each)), None)
+    called = config.get("name") or name
+    if not (isinstance(called, str) and _NAME.fullmatch(called)):
+        return None  # the plugin refuses it, too
+    return next((_network(each, called) for each in chain if _is_logical(each)), None)
 
 
 def _is_logical(config: object) -> bool:
-    return isinstance(config, dict) and config.get("type") in _TYPES and isinstance(config.get("ovn"), dict)
+    if not (isinstance(config, dict) and config.get("type") in _TYPES and isinstance(config.get("ovn"), dict)):
+        return False
+    switch = config["ovn"].get("switch")
+    return not switch or (isinstance(switch, str) and re.fullmatch(SWITCH_NAME, switch) is not None)
 
 
 def _network(config: Mapping[str, Any], name: str) -> LogicalNetwork:
@@ -131,7 +141,7 @@ def _network(config: Mapping[str, Any], name: str) -> LogicalNetwork:
     switch = said.get("switch")
     return LogicalNetwork(
         name=name,
-        switch=switch if isinstance(switch, str) and switch else NODE_SWITCH,
+        switch=switch or NODE_SWITCH,
         source=source if source in ("annotations", "unknown") else "ipam",
         port_security=said.get("portSecurity") is not False,
         requested_chassis=said.get("requestedChassis") is not False,

@@ -354,6 +354,23 @@ def test_the_ports_of_several_networks() -> None:
     assert set(world.rows) == {"default_app"}
 
 
+@pytest.mark.parametrize(
+    "said", [{"name": "x" * 60_000}, {"name": "\ud800"}, {"name": ["red"]}, {"ovn": {"switch": "x" * 60_000}}]
+)
+def test_a_network_of_a_name_that_cannot_be_has_no_ports(said: dict[str, Any]) -> None:
+    """The name of network or switch is in rows, annotations and messages of each of its ports, however many there are."""
+    config = {"name": "red", "type": "userspace", "ovn": {}, **said}
+    thing = {"metadata": {"name": "red-nad", "namespace": "default"}, "spec": {"config": json.dumps(config)}}
+    assert keep_network(thing) is None
+
+
+def test_a_pods_version_is_bounded() -> None:
+    """Its author writes the annotation of a static pod."""
+    pod = a_pod()
+    pod["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x" * 200_000}
+    assert len(keep_pod(pod).owner_uid) < 1000
+
+
 def test_kube_ovns_names() -> None:
     """The first port is that of eth0, a further one is called after its network."""
     networks = {"default/red-nad": keep_network(a_network())}
