@@ -166,7 +166,9 @@ class PodPorts:
                 claimed.append((name, self._claimants_of(name)))
             else:
                 self._unclaim(name, found.get(name), now, settled)
-        claimed.sort(key=lambda each: (not self._is_confirmed(*each, found.get(each[0])), each[1][0].pod.created, each[0]))
+        claimed.sort(
+            key=lambda each: (not self._is_confirmed(each[0], each[1], found.get(each[0])), each[1][0].pod.created, each[0])
+        )
         for name, claimants in claimed:
             self._claim(name, claimants, found.get(name), now)
         for pod, ended in self._ended:
