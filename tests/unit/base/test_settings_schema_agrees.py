@@ -48,6 +48,7 @@ GOOD: dict[tuple[str, str], list[Any]] = {
     ("gateway", "not_masqueraded"): [["10.1.0.0/16"], []],
     ("gateway", "clamp_mss"): [True],
     ("gateway", "routes"): [[{"dst": "10.1.0.0/16", "gw": "10.0.0.2"}]],
+    ("gateway", "logical_port"): ["k8s-n1"],
     ("gateway", "sole"): [False],
     ("gateway", "egress_gateway"): [{"via": "10.0.0.2", "table": 1000, "priority": 1000}],
     ("gateway", "next_hop"): ["10.0.0.2"],
