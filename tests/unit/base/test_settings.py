@@ -75,7 +75,7 @@ DEFAULTS = {
     "log_level": "info",
     "log_format": "text",
 }
-AGENT_ONLY = {"host_root", "tick_s", "metrics_listen", "health_listen"}
+AGENT_ONLY = {"host_root", "tick_s"}
 NAMES = {
     **{key: f"USERSPACE_CNI_{key.upper()}" for key in DEFAULTS},
     "ovs_rundir": "OVS_RUNDIR",
