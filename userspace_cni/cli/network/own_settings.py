@@ -43,7 +43,10 @@ def replace_block(site: Site, key: str, by: str, table: str) -> bool:
     former = read(own_file(site))
     first, last = f"# written by {by}: begin\n", f"# written by {by}: end\n"
     head, found, rest = former.partition(first)
-    _, _, tail = rest.partition(last)
+    _, ended, tail = rest.partition(last)
+    if found and not ended:  # what follows may be an administrator's
+        lacking = f"{own_file(site)} has the line '{first.strip()}' and none '{last.strip()}'"
+        raise CommandRefused(f"{lacking}: write that below the table of this command", FOUND)
     head = head if found or not head.strip() else f"{head.rstrip()}\n\n"
     text = f"{head}{first}{table}{last}{tail}"
     if text == former:

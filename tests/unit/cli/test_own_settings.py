@@ -1,0 +1,28 @@
+"""The part of a settings file that a command keeps there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from userspace_cni.base.settings import Settings
+from userspace_cni.cli.network.own_settings import replace_block
+from userspace_cni.cli.site import CommandRefused, Site
+
+GATEWAY = '[[gateway]]\nport = "gw0"\nbridge = "br0"\naddresses = ["10.0.0.1/24"]\n'
+AFTER = '\n[[gateway]]\nport = "gw1"\nbridge = "br0"\naddresses = ["10.1.0.1/24"]\n'
+
+
+def test_what_follows_a_part_without_its_end_stays(tmp_path: Path) -> None:
+    """It may be an administrator's: the command is refused, and with the line put back it changes its own part alone."""
+    file = tmp_path / "config.toml"
+    settings = Settings(state_dir=str(tmp_path / "state"), run_dir=str(tmp_path / "run"))
+    site = Site(settings, environ={"USERSPACE_CNI_CONFIG": str(file)})
+    file.write_text(f"# written by us: begin\n{GATEWAY}{AFTER}")
+    with pytest.raises(CommandRefused, match="written by us: end"):
+        replace_block(site, "gateway", "us", GATEWAY.replace("10.0.0.1", "10.0.0.2"))
+    assert file.read_text() == f"# written by us: begin\n{GATEWAY}{AFTER}"
+    file.write_text(f"# written by us: begin\n{GATEWAY}# written by us: end\n{AFTER}")
+    assert replace_block(site, "gateway", "us", GATEWAY.replace("10.0.0.1", "10.0.0.2"))
+    assert file.read_text() == f"# written by us: begin\n{GATEWAY.replace('10.0.0.1', '10.0.0.2')}# written by us: end\n{AFTER}"
