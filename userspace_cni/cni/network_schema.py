@@ -1,7 +1,8 @@
 """The JSON Schema of a network's configuration, made of the table of its keys: for editors, and for checks of manifests. Pure.
 
 It says of each key alone what it can be. What keys are together, and which unknown key is a misspelt one, ADD and `lint` say.
-Keys of ours match in any case: the canonical spelling is a property, every other one follows it.
+Keys of ours match in any case: the canonical spelling is a property, and a pattern of all others refers to it. No spelling has
+both, or a checker would report each error in the value twice, and again for each object around it.
 """
 
 from __future__ import annotations
@@ -43,14 +44,16 @@ def _object(place: str) -> dict[str, Any]:
     here = "#/properties/" + place.replace(".", "/properties/") if place else "#"
     if place == "mirrors":
         schema["type"], here = "object", f"{here}/items"
-    schema["patternProperties"] = {
-        f"^{''.join(f'[{each.lower()}{each.upper()}]' if each.isalpha() else each for each in key.name)}$": {
-            "$ref": f"{here}/properties/{key.name}"
-        }
-        for key in keys
-        if not key.standard
-    }
-    return schema if schema["patternProperties"] else {name: schema[name] for name in ("type", "properties")}
+    patterns = {_other_spellings(key.name): {"$ref": f"{here}/properties/{key.name}"} for key in keys if not key.standard}
+    return schema | {"patternProperties": patterns} if patterns else schema
+
+
+def _other_spellings(name: str) -> str:
+    """The pattern of all spellings of a key but the canonical one: up to one letter as in it, that letter not, the rest in any
+    case. It does without a lookahead, which checkers in Go do not have."""
+    any_case = [f"[{each.lower()}{each.upper()}]" if each.isalpha() else each for each in name]
+    ways = (f"{name[:at]}{each.swapcase()}{''.join(any_case[at + 1 :])}" for at, each in enumerate(name) if each.isalpha())
+    return f"^({'|'.join(ways)})$"
 
 
 def _same(place: str) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,29 @@ def test_what_it_refuses(keys: dict[str, Any], where: str) -> None:
     """A value that a key cannot have is refused at its place, in any spelling of the key; ADD refuses it, too."""
     [*errors] = JUDGE.iter_errors(network(**keys))
     assert (is_refused(keys), where in {error.absolute_path[-1] for error in errors}) == (True, True)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"host": {"vhost": {"mode": "sideways"}}},
+        {"HOST": {"Vhost": {"moDE": "sideways"}}},
+        {"runtimeConfig": {"bandwidth": {"ingressRate": 7}}},
+        {"mirrors": [{"NAME": 7}]},
+    ],
+    ids=json.dumps,
+)
+def test_each_error_is_told_once(keys: dict[str, Any]) -> None:
+    """However deep the key of a wrong value is, and however it is spelled, the value is reported once."""
+    assert len(list(JUDGE.iter_errors(network(**keys)))) == 1
+
+
+def test_every_spelling_of_a_key_matches() -> None:
+    """A key's property and its pattern together have each spelling once."""
+    patterns = {ref["$ref"].rpartition("/")[2]: pattern for pattern, ref in SCHEMA["patternProperties"].items()}
+    spellings = {"".join(each) for each in product(*((letter, letter.upper()) for letter in "host"))}
+    assert {each for each in spellings if not re.search(patterns["host"], each)} == {"host"}
+    assert not [name for name, pattern in patterns.items() if re.search(pattern, name) or not re.search(pattern, name.swapcase())]
 
 
 def test_every_key_is_there_with_its_help() -> None:
