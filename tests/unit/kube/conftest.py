@@ -1,4 +1,4 @@
-"""What tests of the API server's room share."""
+"""What tests of the room `kube` share."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from userspace_cni.kube import credentials, list_watch
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request has no time limit of its own: one that hangs ends at its caller's deadline, or not within a test's time."""
+    """Requests have no time limit of their own: one that hangs ends at its caller's deadline, or not within a test's time."""
     for module in (credentials, list_watch):
         monkeypatch.setattr(module, "REQUEST_LIMIT_S", FOR_EVER_S)

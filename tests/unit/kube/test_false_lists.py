@@ -1,4 +1,4 @@
-"""Lists that are answered 200 and are untrue: nothing counts as gone by one of them, and what is gone goes by two."""
+"""Lists that are answered with 200 and are not true: one such list removes nothing, two complete lists do."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def names(watch: ObjectWatch) -> set[str]:
 
 
 def is_watching(api: ApiServer, watch: ObjectWatch) -> bool:
-    """Whether a watch is open, and nothing is the matter."""
+    """Whether a watch is open and has no problem."""
     return watch.complete and not watch.problem and api.watches == 1
 
 
 @pytest.mark.parametrize("falsify", [*LACKING.values(), without("v1")], ids=[*LACKING, "one is missing"])
 def test_what_one_list_lacks_stays(api: ApiServer, begin: Begin, falsify: Falsify) -> None:
-    """Whether a list lacks all objects or one of many, they stay; the watch goes on, and its events are followed at once."""
+    """Objects stay, whether a list lacks all of them or one of many. The watch goes on, and its events are followed at once."""
     watch = begin(UNPROVEN)
     wait_until(lambda: is_watching(api, watch))
     fault = list_falsely(api, api.objects(TITLE), "/vlans", falsify)
@@ -81,7 +81,7 @@ def test_what_one_list_lacks_stays(api: ApiServer, begin: Begin, falsify: Falsif
 
 @pytest.mark.parametrize("falsify", NO_LISTS.values(), ids=list(NO_LISTS))
 def test_what_is_no_list_of_them_tells_nothing(api: ApiServer, begin: Begin, falsify: Falsify) -> None:
-    """An invalid list is reported as a problem, at the start and later; everything stays until a valid list comes."""
+    """An invalid list is reported as a problem, at the start and later. All objects stay until a valid list comes."""
     fault = list_falsely(api, api.objects(TITLE), "/vlans", falsify, times=None)
     watch = begin(QUICK)
     wait_until(lambda: "no list of them" in watch.problem)
@@ -97,7 +97,7 @@ def test_what_is_no_list_of_them_tells_nothing(api: ApiServer, begin: Begin, fal
 
 
 def test_what_is_gone_goes_by_two_lists(api: ApiServer, begin: Begin) -> None:
-    """An object that was deleted long before the watch has no event: a second list is requested by itself."""
+    """An object that was deleted long before the watch has no event. So the watch requests a second list by itself."""
     told: list[None] = []
     api.watch_s = 0.3
     watch = begin(PROVEN_SOON, on_change=lambda: told.append(None))
@@ -115,7 +115,7 @@ def test_what_is_gone_goes_by_two_lists(api: ApiServer, begin: Begin) -> None:
 
 
 def test_the_same_answer_again_proves_nothing(api: ApiServer, begin: Begin) -> None:
-    """A cache repeats one empty list: its version is the same, however long ago the first one came."""
+    """A cache repeats one empty list: its version is the same, however long ago the first one came. So nothing is gone."""
     watch = begin(QUICK)
     wait_until(lambda: watch.confirmed and is_watching(api, watch))
     fault = list_falsely(api, api.objects(TITLE), "/vlans", without(), times=None)
@@ -129,7 +129,7 @@ def test_the_same_answer_again_proves_nothing(api: ApiServer, begin: Begin) -> N
 
 
 def test_a_second_list_that_cannot_be_had_keeps_nothing_from_being_followed(api: ApiServer, begin: Begin) -> None:
-    """Lists are refused from then on, watches are not."""
+    """When later lists are refused and watches are not, changes are followed all the same."""
     api.watch_s = 0.3
     watch = begin(PROVEN_SOON)
     wait_until(lambda: watch.confirmed and is_watching(api, watch))
@@ -144,7 +144,7 @@ def test_a_second_list_that_cannot_be_had_keeps_nothing_from_being_followed(api:
 
 
 def test_what_a_first_list_does_not_name_may_be_there(api: ApiServer, begin: Begin) -> None:
-    """A first list confirms no absence; what it lacks is known once the second one comes."""
+    """The first list proves no absence. The second one does."""
     list_falsely(api, api.objects(TITLE), "/vlans", without("v0", "v1"))
     watch = begin(PROVEN_SOON)
     wait_until(lambda: watch.complete)
@@ -155,7 +155,7 @@ def test_what_a_first_list_does_not_name_may_be_there(api: ApiServer, begin: Beg
 
 @pytest.mark.parametrize("kind", ["Secret", "VlanList"])
 def test_an_event_of_another_kind_ends_nothing(api: ApiServer, begin: Begin, kind: str) -> None:
-    """A line that says that something else of that name is gone is no event of the watch."""
+    """An event that another kind of object with this name was deleted changes nothing."""
     watch = begin(QUICK)
     wait_until(lambda: watch.confirmed and is_watching(api, watch))
     listed = api.count("LIST")
@@ -165,7 +165,7 @@ def test_an_event_of_another_kind_ends_nothing(api: ApiServer, begin: Begin, kin
 
 
 def test_pods_are_gone_by_two_lists(api: ApiServer, tmp_path: Path) -> None:
-    """No pod's UID counts as missing after one list, at the start or later, even one of many."""
+    """One list makes no pod's UID count as missing, at the start or later, even if it lacks one pod of many."""
     pods = [api.add_pod({"metadata": {"name": f"p{number}"}, "spec": {"nodeName": "n1"}}) for number in range(3)]
     uids = frozenset(str(each["metadata"]["uid"]) for each in pods)
     list_falsely(api, api.store, "/pods", without("p1"))
@@ -186,7 +186,7 @@ def is_watching_pods(api: ApiServer, watch: PodWatch) -> bool:
 
 @pytest.mark.parametrize("falsify", NO_LISTS.values(), ids=list(NO_LISTS))
 def test_a_single_request_refuses_what_is_no_list(api: ApiServer, tmp_path: Path, falsify: Falsify) -> None:
-    """As in a watch, an invalid list is refused: an empty list would cause all objects to be made anew."""
+    """A single request refuses an invalid list, as a watch does: an empty list would cause all objects to be made anew."""
     objects = Objects(KubeClient(api.kubeconfig(tmp_path)).session)
     list_falsely(api, api.objects(TITLE), "/vlans", falsify)
     with pytest.raises(ObjectRefused, match="no list of them"):

@@ -1,4 +1,4 @@
-"""Objects that are kept as desired: no request at rest, every outage is made up for, and another node's object stays."""
+"""Objects that are kept as desired: no requests at rest, writes that wait out an outage, and other nodes' objects that stay."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Keeping:
         return self.desired
 
     def rest(self) -> None:
-        """Wait until it has looked twice more: then a complete look has ended that began after this."""
+        """Wait until the thread has looked twice more: then a complete look has ended that began after this call."""
         before = self.looks
         wait_until(lambda: self.looks >= before + 2)
 
@@ -123,7 +123,7 @@ def test_unknown_is_not_gone(keeping: Keeping, api: ApiServer) -> None:
 
 
 def test_another_node_has_it_now(keeping: Keeping, api: ApiServer) -> None:
-    """A pod that was made anew on another node has its object there: the end of the former one deletes nothing."""
+    """A pod that was made anew on another node has its object there: the end of the former pod does not delete it."""
     keeping.desired = {"a": thing("1"), "b": thing("2")}
     keeping.process()
     keeping.await_objects(a="1", b="2")
@@ -135,7 +135,7 @@ def test_another_node_has_it_now(keeping: Keeping, api: ApiServer) -> None:
 
 
 def test_touched_by_a_user(keeping: Keeping, api: ApiServer) -> None:
-    """An object of this node that a user changed is deleted all the same; one that is gone is no fault."""
+    """An object of this node is deleted even if a user has changed it. An object that is gone already is no fault."""
     keeping.desired = {"a": thing("1"), "b": thing("2")}
     kept = keeping.process()
     keeping.await_objects(a="1", b="2")
@@ -151,7 +151,7 @@ def test_touched_by_a_user(keeping: Keeping, api: ApiServer) -> None:
 
 @pytest.mark.parametrize("fault", [Fault(status=503), Fault(status=403), Fault(close=True)], ids=["503", "403", "closes"])
 def test_the_server_is_away(keeping: Keeping, api: ApiServer, fault: Fault) -> None:
-    """What could not be written or listed is written when the server is back; meanwhile the problem is reported."""
+    """Failed writes and lists are repeated when the server is back. Until then the problem is reported."""
     api.faults.append(fault)
     kept = keeping.process()
     keeping.desired = {"a": thing("1")}
@@ -167,7 +167,7 @@ def test_the_server_is_away(keeping: Keeping, api: ApiServer, fault: Fault) -> N
 
 
 def test_a_missing_resource(tmp_path: Path) -> None:
-    """Without the definition of the resource it says so, and begins when it is there."""
+    """Without the definition of the resource the problem is reported. Work begins when the definition is there."""
     with ApiServer() as api:
         keeping = Keeping(api, tmp_path)
         keeping.desired = {"a": thing("1")}
@@ -179,7 +179,7 @@ def test_a_missing_resource(tmp_path: Path) -> None:
 
 
 def test_one_is_refused(keeping: Keeping, api: ApiServer) -> None:
-    """An object that the server refuses keeps no other from being written, and is tried again."""
+    """The other objects are written when the server refuses one, which is tried again."""
     api.faults.append(Fault("PATCH", status=422, about="/bad"))
     keeping.desired = {"bad": thing("1"), "good": thing("2")}
     kept = keeping.process()
@@ -191,7 +191,7 @@ def test_one_is_refused(keeping: Keeping, api: ApiServer) -> None:
 
 
 def test_ends_while_the_server_hangs(keeping: Keeping, api: ApiServer) -> None:
-    """Handing over objects never waits, and the thread's process can end while a request hangs."""
+    """Handing over objects never waits. The process can end while a request of its thread hangs."""
     api.faults.append(Fault(hang=60.0))
     keeping.desired = {"a": thing("1")}
     kept = keeping.process()

@@ -41,7 +41,7 @@ def call(api: ApiServer, method: str, path: str, body: Any = None, kind: str = M
 
 
 def test_every_write_gives_a_new_resource_version(api: ApiServer) -> None:
-    """A version grows with a patch and belongs to the object that is read next."""
+    """A patch raises the version, and the next read gives this version."""
     before = api.pod("default", "app")["metadata"]["resourceVersion"]
     status, body = call(api, "PATCH", f"{POD}/status", {"metadata": {"annotations": {"a": "b"}}})
     assert status == 200
@@ -52,7 +52,7 @@ def test_every_write_gives_a_new_resource_version(api: ApiServer) -> None:
 @pytest.mark.parametrize("method", ["PATCH", "PUT"])
 @pytest.mark.parametrize(("field", "words"), [("uid", "Precondition failed: UID"), ("resourceVersion", "has been modified")])
 def test_a_stale_version_or_another_uid_conflicts(api: ApiServer, method: str, field: str, words: str) -> None:
-    """A PATCH or PUT with them is 409, and nothing is changed."""
+    """A PATCH or PUT with a stale version or another UID is answered 409, and nothing is changed."""
     pod = api.pod("default", "app")
     pod["metadata"][field] = "7"
     status, body = call(api, method, f"{POD}/status", pod)
@@ -71,7 +71,7 @@ def test_a_put_of_status_without_status_wipes_it(api: ApiServer) -> None:
 
 
 def test_a_write_of_status_ignores_the_spec(api: ApiServer) -> None:
-    """Annotations and status are taken, the spec stays; the other way round without the subresource."""
+    """A write to /status takes annotations and status, and leaves the spec; a write elsewhere leaves the status."""
     change = {"metadata": {"annotations": {"a": "b"}}, "spec": {"nodeName": "n2"}, "status": {"phase": "Failed"}}
     call(api, "PATCH", f"{POD}/status", change)
     pod = api.pod("default", "app")
@@ -81,14 +81,14 @@ def test_a_write_of_status_ignores_the_spec(api: ApiServer) -> None:
 
 
 def test_a_merge_patch_removes_with_null(api: ApiServer) -> None:
-    """RFC 7386: null takes a key away, and what is not named stays."""
+    """As RFC 7386 says, null removes a key, and keys that are not named stay."""
     call(api, "PATCH", f"{POD}/status", {"metadata": {"annotations": {"a": "1", "b": "2"}}})
     call(api, "PATCH", f"{POD}/status", {"metadata": {"annotations": {"a": None}}})
     assert api.annotations("default", "app") == {"b": "2"}
 
 
 def test_lists_are_selected_by_node(api: ApiServer) -> None:
-    """fieldSelector=spec.nodeName gives the pods of one node, over all namespaces or in one."""
+    """With fieldSelector=spec.nodeName a list has the pods of one node, of all namespaces or of one."""
     api.add_pod({"metadata": {"name": "other", "namespace": "x"}, "spec": {"nodeName": "n2"}})
     names = [pod["metadata"]["name"] for pod in call(api, "GET", "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1")[1]["items"]]
     assert names == ["app"]
@@ -97,7 +97,7 @@ def test_lists_are_selected_by_node(api: ApiServer) -> None:
 
 
 def test_refusals_have_the_real_codes(api: ApiServer) -> None:
-    """401 for a wrong token, 404 for what is not there, 415 for a JSON patch, 422 for annotations of more than 256 KiB."""
+    """A wrong token gives 401, a missing object 404, a JSON patch 415, more than 256 KiB of annotations 422."""
     assert call(api, "GET", POD, token="wrong")[0] == 401
     assert call(api, "GET", POD + "x")[0] == 404
     assert call(api, "GET", "/apis")[0] == 404
@@ -107,7 +107,7 @@ def test_refusals_have_the_real_codes(api: ApiServer) -> None:
 
 
 def test_faults_are_used_up_per_verb(api: ApiServer) -> None:
-    """A fault for GET, twice, leaves PATCH and the third GET alone."""
+    """A fault that is set for two GETs affects neither PATCH nor the third GET."""
     api.faults.append(Fault("GET", status=503, times=2))
     assert [call(api, "GET", POD)[0] for _ in range(3)] == [503, 503, 200]
     api.faults.append(Fault("PATCH", close=True))
@@ -141,7 +141,7 @@ def pod_on(node: str, name: str) -> dict[str, Any]:
 
 
 def test_a_list_is_one_moment_in_pages(api: ApiServer) -> None:
-    """Pages of `limit` pods with the version of the first one, without what came meanwhile; items carry no kind."""
+    """Pages of `limit` pods show the moment of the first page, without later changes. The items have no kind."""
     for number in range(4):
         api.add_pod(pod_on("n1", f"b{number}"))
     _, first = call(api, "GET", f"{PODS}&limit=2")
@@ -156,7 +156,7 @@ def test_a_list_is_one_moment_in_pages(api: ApiServer) -> None:
 
 
 def test_a_page_is_forgotten_with_the_history(api: ApiServer) -> None:
-    """410 for the rest of a list whose moment was compacted."""
+    """The rest of a list whose moment was compacted is answered 410."""
     api.add_pod(pod_on("n1", "b"))
     _, first = call(api, "GET", f"{PODS}&limit=1")
     api.store.compact()
@@ -165,7 +165,7 @@ def test_a_page_is_forgotten_with_the_history(api: ApiServer) -> None:
 
 
 def test_a_watch_goes_on_from_a_version(api: ApiServer) -> None:
-    """Every change after it, in order, as seen by a client that selects a node; a deletion has a version of its own."""
+    """The watch gives every later change in order, as a client sees it that selects a node. A deletion has its own version."""
     start = api.store.version
     api.change("default", "app", {"metadata": {"labels": {"a": "b"}}})
     api.add_pod(pod_on("n2", "other"))
@@ -183,7 +183,7 @@ def test_a_watch_goes_on_from_a_version(api: ApiServer) -> None:
 
 
 def test_a_watch_without_a_version_begins_with_what_is_there(api: ApiServer) -> None:
-    """An ADDED for each pod, then the changes."""
+    """The watch begins with an ADDED for each pod. The changes follow."""
     with watching(api, "") as answer:
         assert [kind for kind, name, _ in events(answer, 1) if name == "app"] == ["ADDED"]
         api.remove_pod("default", "app")
@@ -200,7 +200,7 @@ def test_a_deletion_with_grace_begins_and_ends(api: ApiServer) -> None:
 
 
 def test_a_watch_ends_at_its_time_with_a_bookmark(api: ApiServer) -> None:
-    """Bookmarks carry nothing but the version, come regularly and at the end, and only when they are allowed."""
+    """Bookmarks have only a version. They come regularly and at the end, and only when the client allows them."""
     api.bookmark_s = 0.2
     version = str(api.store.version)
     started = time.monotonic()
@@ -216,7 +216,7 @@ def test_a_watch_ends_at_its_time_with_a_bookmark(api: ApiServer) -> None:
 
 @pytest.mark.parametrize("in_stream", [True, False])
 def test_a_forgotten_version_is_gone(api: ApiServer, in_stream: bool) -> None:
-    """410 as an event of a watch that then ends, or as the status."""
+    """A forgotten version is answered 410: as an event of a watch, which then ends, or as the status."""
     version = api.store.version
     api.add_pod(pod_on("n1", "b"))
     api.store.compact()
@@ -229,7 +229,7 @@ def test_a_forgotten_version_is_gone(api: ApiServer, in_stream: bool) -> None:
 
 
 def test_watches_meet_their_own_faults(api: ApiServer) -> None:
-    """A fault for WATCH does not affect lists; open watches can be closed, sent anything and silenced."""
+    """A fault for WATCH does not affect lists. Open watches can be closed, sent any text, and silenced."""
     api.faults.append(Fault("WATCH", status=429, times=1))
     assert call(api, "GET", PODS)[0] == 200
     with watching(api, "") as answer:

@@ -1,4 +1,4 @@
-"""Reading pods, and the credentials for that."""
+"""How pods are read from the API server, and which credentials are used for that."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_pod_on_its_way_out_is_seen_as_such(client: KubeClient, api: ApiServer
 
 
 def test_an_absent_pod_is_none(client: KubeClient) -> None:
-    """404 is an answer, not an error."""
+    """The answer 404 means that there is no pod. It is no error."""
     assert client.get_pod("default", "gone", soon()) is None
 
 
@@ -117,7 +117,7 @@ def test_what_passes_by_itself_is_tried_again(client: KubeClient, api: ApiServer
 
 @pytest.mark.parametrize("fault", [Fault(close=True), Fault(status=503)], ids=str)
 def test_what_does_not_pass_is_unavailable(client: KubeClient, api: ApiServer, fault: Fault) -> None:
-    """After a few tries the error is one that the caller may retry."""
+    """When some tries have failed, the error tells the caller that it may try again."""
     api.faults.append(fault)
     with pytest.raises(Unavailable, match="API server"):
         read(client)
@@ -126,7 +126,8 @@ def test_what_does_not_pass_is_unavailable(client: KubeClient, api: ApiServer, f
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("fault", [Fault(hang=FOR_EVER_S), Fault(drip=1.0)], ids=["hangs", "drips"])
 def test_a_server_that_hangs_or_drips_ends_at_the_deadline(client: KubeClient, api: ApiServer, fault: Fault) -> None:
-    """Neither silence nor an answer byte by byte lasts beyond the deadline; both errors say "no answer in time"."""
+    """A server that is silent, or that answers byte by byte, ends a request at its deadline. Both errors say "no answer in
+    time"."""
     api.faults.append(fault)
     with pytest.raises(Unavailable, match="no answer in time"):
         read(client, soon(0.5))
@@ -134,7 +135,7 @@ def test_a_server_that_hangs_or_drips_ends_at_the_deadline(client: KubeClient, a
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_missing_permission_is_named(client: KubeClient, api: ApiServer, status: int) -> None:
-    """The error says which verbs on what the account needs."""
+    """The error names the verbs and resources that the account lacks."""
     api.faults.append(Fault("GET", status=status))
     with pytest.raises(NoteRefused, match="verbs get on pods"):
         read(client)
@@ -142,14 +143,14 @@ def test_a_missing_permission_is_named(client: KubeClient, api: ApiServer, statu
 
 @pytest.mark.parametrize("pod", [{"spec": {"volumes": 7}}, {"spec": {"containers": [{"volumeMounts": [{}]}]}}, {"spec": []}])
 def test_a_strangers_answer_is_refused(client: KubeClient, api: ApiServer, pod: dict[str, Any]) -> None:
-    """An answer that is not shaped like a pod is an error of ours, without a traceback."""
+    """An answer that does not have the shape of a pod is an error of ours, without a traceback."""
     api.add_pod({"metadata": {"name": "odd"}, **pod, "spec": pod["spec"] or {"volumes": [1]}})
     with pytest.raises(NoteRefused, match="unexpected answer"):
         client.get_pod("default", "odd", soon())
 
 
 def test_a_dead_server_is_unavailable_in_the_systems_words(client: KubeClient, api: ApiServer) -> None:
-    """Connection refused says so."""
+    """The error has the system's words: connection refused."""
     api.stop()
     with pytest.raises(Unavailable, match="Connection refused"):
         read(client)
@@ -185,7 +186,7 @@ def test_a_rewritten_kubeconfig_is_read_again(api: ApiServer, tmp_path: Path) ->
 
 
 def plugin(directory: Path, text: str) -> dict[str, Any]:
-    """An exec plugin: a shell script and what a kubeconfig says to have it run."""
+    """An exec plugin: a shell script, and the entry of a kubeconfig that calls it."""
     path = directory / "plugin"
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o700)
@@ -193,7 +194,7 @@ def plugin(directory: Path, text: str) -> dict[str, Any]:
 
 
 def credential(token: str) -> str:
-    """What an exec plugin prints."""
+    """The output of an exec plugin."""
     status = {"token": token, "expirationTimestamp": "2020-01-01T00:00:00Z"}
     return json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status})
 
@@ -213,7 +214,7 @@ def test_an_exec_plugin_gives_the_token_once(api: ApiServer, tmp_path: Path) -> 
 def test_a_failing_exec_plugin_is_not_quoted(
     api: ApiServer, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its stderr, which may have secrets, reaches neither error nor stderr nor log, and the log's settings stay."""
+    """The plugin's stderr may have secrets. It reaches neither error nor stderr nor log, and the log's settings stay."""
     handlers, filters = list(logging.getLogger().handlers), list(logging.getLogger().filters)
     client = kubeconfig(api, tmp_path, **plugin(tmp_path, "echo secret-of-the-plugin >&2; exit 1"))
     with pytest.raises(UserspaceError) as raised:
@@ -224,7 +225,7 @@ def test_a_failing_exec_plugin_is_not_quoted(
 
 
 def test_a_hanging_exec_plugin_ends_at_the_deadline_and_runs_once(api: ApiServer, tmp_path: Path) -> None:
-    """Callers wait for the same plugin instead of starting one each, and none waits longer than it may."""
+    """All callers wait for one plugin instead of starting one each, and none waits beyond its deadline."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     client = kubeconfig(api, tmp_path, **plugin(tmp_path, "echo x >> runs; : < gate"))
@@ -240,7 +241,7 @@ def test_a_hanging_exec_plugin_ends_at_the_deadline_and_runs_once(api: ApiServer
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "a: b: c", '{"clusters": []}', "\x00", "users: !!python/object:os.system x"])
 def test_a_broken_kubeconfig_is_the_configurations_fault(tmp_path: Path, text: str) -> None:
-    """Whatever the library does with it, the answer is one error that names the file and quotes nothing of it."""
+    """Whatever the library does with a broken kubeconfig, the answer is one error that names the file and quotes none of it."""
     path = tmp_path / "kubeconfig"
     path.write_text(text)
     with pytest.raises(InvalidConfig, match=f"{path}") as raised:
@@ -249,7 +250,8 @@ def test_a_broken_kubeconfig_is_the_configurations_fault(tmp_path: Path, text: s
 
 
 def test_a_kubeconfig_that_is_not_there(api: ApiServer, tmp_path: Path) -> None:
-    """It is the configuration's fault, named with the file; once it is written, the same client uses it."""
+    """A missing kubeconfig is an error of the configuration that names the file. Once the file is written, the same client uses
+    it."""
     client = KubeClient(str(tmp_path / "kubeconfig"))
     with pytest.raises(InvalidConfig, match=r"kubeconfig: No such file") as raised:
         read(client)
@@ -323,9 +325,9 @@ def test_tls_is_verified(tmp_path: Path) -> None:
 
 
 def test_a_client_certificate(tmp_path: Path) -> None:
-    """It is shown to a server that asks for one, from files or from the kubeconfig itself.
+    """The client shows its certificate to a server that asks for one, from files or from the kubeconfig itself.
 
-    A certificate with another's key is no use now, but may be right when both have been replaced.
+    A certificate that does not fit its key is refused as "try again later": both may be replaced one after the other.
     """
     api = ApiServer(tls=tmp_path)
     api.asks_certificate = True
@@ -348,14 +350,14 @@ def test_a_client_certificate(tmp_path: Path) -> None:
 
 
 def test_a_user_with_a_password(api: ApiServer, tmp_path: Path) -> None:
-    """Name and password are sent as RFC 7617 has them."""
+    """Name and password are sent as RFC 7617 defines."""
     with pytest.raises(NoteRefused):
         read(kubeconfig(api, tmp_path, username="node", password="hidden"))
     assert {request.headers["Authorization"] for request in api.requests} == {"Basic bm9kZTpoaWRkZW4="}
 
 
 def test_a_proxy(api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kubeconfig's is asked, or the environment's, but for the hosts and networks of NO_PROXY."""
+    """The proxy of the kubeconfig is used, else that of the environment, except for the hosts and networks of NO_PROXY."""
     path = Path(api.kubeconfig(tmp_path))
     config = json.loads(path.read_text())
     config["clusters"][0]["cluster"] = {"server": "http://server.invalid", "proxy-url": api.url}
@@ -372,7 +374,7 @@ def test_a_proxy(api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_library_of_the_api_is_left_out(tmp_path: Path) -> None:
-    """Tokens and certificates need none of its classes, which would cost each agent 17 MiB."""
+    """Tokens and certificates do not load the library, which would cost each agent 17 MiB."""
     code = f"""
 import sys
 from tests.lab.kube.apiserver import TOKEN, ApiServer
@@ -392,7 +394,7 @@ with ApiServer(tls=Path({str(tmp_path)!r})) as api:
 
 
 def test_a_pod_uses_its_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Host and port from the environment, token and CA from the mounted files; a new token is found after a 401."""
+    """Host and port come from the environment, token and CA from the mounted files. A new token is used after a 401."""
     with ApiServer(tls=tmp_path) as api:
         api.add_pod({"metadata": {"name": "app", "uid": "u1"}})
         (tmp_path / "token").write_text(TOKEN)
@@ -407,7 +409,7 @@ def test_a_pod_uses_its_service_account(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_service_account_behind_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file is written for it, because a container's root may be read-only."""
+    """No file is written for a proxy, because a container's root may be read-only."""
     with ApiServer(tls=tmp_path) as api:
         api.add_pod({"metadata": {"name": "app", "uid": "u1"}})
         (tmp_path / "token").write_text(TOKEN)
@@ -432,7 +434,7 @@ def test_a_process_outside_of_a_pod_is_not_in_cluster(tmp_path: Path) -> None:
 
 
 def test_clients_are_shared_per_kubeconfig_of_the_node(api: ApiServer, tmp_path: Path) -> None:
-    """There is one connection and one set of credentials per account; paths are the node's, as seen from here."""
+    """Each account has one connection and one set of credentials. Paths are the node's, as this process sees them."""
     (tmp_path / "etc").mkdir()
     api.kubeconfig(tmp_path / "etc")
     clients = Clients(KubeconfigBounds(("/etc",)), HostRoot(str(tmp_path)))
@@ -442,7 +444,7 @@ def test_clients_are_shared_per_kubeconfig_of_the_node(api: ApiServer, tmp_path:
 
 
 def test_clients_of_many_kubeconfigs() -> None:
-    """Tenants write the names: only the clients that were used last are kept, and always our own."""
+    """Tenants choose the names of kubeconfigs: only the clients that were used last are kept, and our own always."""
     clients = Clients(KubeconfigBounds(("/etc",)))
     own, first = clients.of(""), clients.of("/etc/first")
     for number in range(CLIENTS_MAX - 1):
@@ -455,7 +457,7 @@ def test_clients_of_many_kubeconfigs() -> None:
 
 
 def test_a_kubeconfig_that_is_elsewhere_now_is_followed(api: ApiServer, tmp_path: Path) -> None:
-    """A link on the node that leads to another file from one day on, as when all files are exchanged at once."""
+    """A link to the kubeconfig is followed when it leads to another file, as when all files are exchanged at once."""
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
         api.kubeconfig(tmp_path / name, {"token": TOKEN if name == "new" else "outdated"})
@@ -501,6 +503,6 @@ def test_no_thread_to_ask_in(api: ApiServer, tmp_path: Path, thread: int) -> Non
 
 
 def test_a_pod_is_read_all_the_same_when_a_thread_was_missing(client: KubeClient) -> None:
-    """Such a failure is tried again within the deadline."""
+    """A request is tried again within its deadline when no thread could be started for it."""
     with scarce(1, RuntimeError("can't start new thread"), frozenset({"_start_new_thread"})):
         assert read(client).uid == "u1"

@@ -1,4 +1,4 @@
-"""Events on pods: one for each pod and reason, however often it occurs and whatever fails."""
+"""Events about pods: there is one for each pod and reason, however often the reason occurs and whatever fails."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def api() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def teller(api: ApiServer, tmp_path: Path) -> Iterator[Teller]:
-    """Agents of it, which are ended at the end."""
+    """Agents of the node, which are ended after the test."""
     made = Teller(api, tmp_path)
     yield made
     made.close()
 
 
 def test_an_event(api: ApiServer, teller: Teller) -> None:
-    """An Event names the pod by its UID on the node, its reason and type, and who says it on which node."""
+    """An Event has the UID that the pod has on the node, its reason and type, and which program on which node sent it."""
     events = teller.agent(RARE)
     events.tell(APP, [MISSING, HUGEPAGES_MISSING.finding("none")])
     wait_until(lambda: len(api.events.of("app")) == 2)
@@ -80,7 +80,7 @@ def test_an_event(api: ApiServer, teller: Teller) -> None:
 
 
 def test_an_event_about_an_object_of_the_cluster(api: ApiServer, teller: Teller) -> None:
-    """It is in the namespace `default`, names no namespace and no node, and is not that of a pod of the same name."""
+    """The Event is in namespace `default`, names no namespace and no node, and differs from the Event of a pod with this name."""
     events = teller.agent(RARE, "", "controller")
     events.tell(Recipient("", "app", "u-1", "", "Route", "k8s.ovn.org/v1"), [ROUTE_REFUSED.finding("to loopback")])
     wait_until(lambda: api.events.of("app"))
@@ -95,7 +95,7 @@ def test_an_event_about_an_object_of_the_cluster(api: ApiServer, teller: Teller)
 
 
 def test_a_hundred_retries(api: ApiServer, teller: Teller) -> None:
-    """Retries of an ADD raise the count of one Event, in few requests, and other reasons and pods have their own."""
+    """Retries of an ADD raise the count of one Event, in few requests. Other reasons and pods have Events of their own."""
     events = teller.agent()
     for _ in range(100):
         events.tell(APP, [MISSING])
@@ -128,7 +128,7 @@ def test_two_interfaces(api: ApiServer, teller: Teller) -> None:
 
 
 def test_two_keys_of_one_network(api: ApiServer, teller: Teller) -> None:
-    """What one call tells for the same reason is one notice with all of its texts; the next call's texts take their place."""
+    """Texts of one call with the same reason are one notice. The texts of the next call replace them."""
     events = teller.agent()
     events.tell(APP, [KEY_IGNORED.finding("key 'a'"), KEY_IGNORED.finding("key 'b'")])
     wait_until(lambda: teller.count("KeyIgnored") == 1)
@@ -151,7 +151,7 @@ def test_a_text_of_a_tenant(api: ApiServer, teller: Teller) -> None:
 
 
 def test_what_waits_is_bounded(api: ApiServer, teller: Teller) -> None:
-    """While the server is away, no more is kept per pod than a message can show."""
+    """While the server is away, no more texts are kept for a pod than its message can show."""
     api.faults.append(Fault(status=503))
     events = teller.agent()
     for number in range(100):
@@ -163,7 +163,7 @@ def test_what_waits_is_bounded(api: ApiServer, teller: Teller) -> None:
 
 @pytest.mark.parametrize(("namespace", "name"), [("", ""), ("", "app"), ("default", ""), ("..", "app"), ("default", "../x")])
 def test_no_pod(api: ApiServer, teller: Teller, namespace: str, name: str) -> None:
-    """A call without a pod causes no Event, and an invalid name leads to no other path."""
+    """A call without a pod causes no Event. An invalid name of a pod does not change the path of the request."""
     events = teller.agent()
     events.tell(Recipient(namespace, name, "u-1", "net1"), [MISSING])
     events.tell(APP, [MISSING])
@@ -214,7 +214,7 @@ def test_the_server_is_away(api: ApiServer, teller: Teller, capsys: pytest.Captu
 
 
 def test_more_than_can_wait(api: ApiServer, teller: Teller) -> None:
-    """While the server is away only so many Events wait; others are counted, and sent ones make room."""
+    """While the server is away a bounded number of Events waits; the others are counted, and sent ones make room."""
     api.stop()
     events = teller.agent(EventLimits(apart_s=0.0, repeats=BackOff(0.05, 3600.0), back_off=BackOff(0.02, 0.05), kept=4))
     for number in range(7):
@@ -248,7 +248,7 @@ def test_an_account_that_may_not(api: ApiServer, teller: Teller, capsys: pytest.
 
 
 def test_a_namespace_that_ends(api: ApiServer, teller: Teller, capsys: pytest.CaptureFixture[str]) -> None:
-    """An Event in a namespace that is being deleted is dropped, and that is no complaint about permissions."""
+    """An Event in a namespace that is being deleted is dropped. The log says nothing about permissions."""
     api.events.ending.add("default")
     events = teller.agent()
     events.tell(APP, [MISSING])
@@ -269,7 +269,7 @@ def test_a_namespace_that_ends(api: ApiServer, teller: Teller, capsys: pytest.Ca
     ids=["500", "429", "closed", "hangs", "slow", "cut"],
 )
 def test_a_server_in_trouble(api: ApiServer, teller: Teller, fault: Fault) -> None:
-    """Whatever the server's trouble is, there is one Event for each reason when it is over."""
+    """When the server has recovered, there is one Event for each reason, whatever its fault was."""
     api.faults.append(fault)
     events = teller.agent()
     events.tell(APP, [MISSING])
@@ -280,7 +280,7 @@ def test_a_server_in_trouble(api: ApiServer, teller: Teller, fault: Fault) -> No
 
 
 def test_an_answer_that_is_none(api: ApiServer, teller: Teller) -> None:
-    """An invalid answer ends nothing: later notices are sent."""
+    """After an invalid answer later notices are sent."""
     api.faults.append(Fault("EVENT", garbage=b"[1", times=1))
     events = teller.agent()
     events.tell(APP, [MISSING])

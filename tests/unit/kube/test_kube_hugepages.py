@@ -1,4 +1,4 @@
-"""Whether a pod lacks hugepages: reported only when its spec is certain, and equally by the watch and the server's answer."""
+"""A missing request for hugepages is reported only when the pod's spec proves it, from the watch as from the server's answer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SERVED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", [*LACKING, *SERVED])
 def test_hugepages(tmp_path: Path, name: str) -> None:
-    """A request, a hostPath that may be a mount of them, and a command without DPDK's need are each enough; nothing else is."""
+    """Nothing is reported with a request, a hostPath that may be a mount of hugepages, or a command that needs none."""
     spec = {**(LACKING.get(name) or SERVED.get(name) or {}), "nodeName": "n1"}
     with ApiServer() as api:
         api.add_pod({"metadata": {"name": name, "uid": "u-1"}, "spec": spec})

@@ -1,4 +1,4 @@
-"""Notes in a pod: what the API server has after ADD, DEL and CHECK, whatever others do meanwhile."""
+"""Notes in a pod's annotations: what the API server has after ADD, DEL and CHECK, whatever other writers do meanwhile."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def made(ifname: str, container: str = NEW, **vhost: Any) -> document.Entry:
 
 
 def of(note: PodNote, ifname: str, container: str = NEW, **changes: Any) -> PodNote:
-    """The note about another interface, or of another container."""
+    """The note about another interface or another container."""
     entry = document.render_file(made(ifname, container))
     return dataclasses.replace(note, ifname=ifname, container_id=container, entry=entry, **changes)
 
@@ -71,7 +71,7 @@ def soon(seconds: float = 60.0) -> Deadline:
 
 
 def noted(api: ApiServer) -> list[tuple[str, str]]:
-    """Interface and container of the entries in the pod, in order."""
+    """Interface and container of each entry in the pod, in order."""
     text = api.annotations("default", "app").get(document.CONFIGURATION_DATA, "")
     return [(entry["ifName"], entry["containerId"]) for entry in document.parse(text)]
 
@@ -93,7 +93,7 @@ def test_a_note_is_written_beside_what_is_there(driver: PodNoteDriver, api: ApiS
 
 
 def test_writing_the_same_note_again_writes_nothing(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """apply is idempotent, and does not wake all watchers of pods."""
+    """The second apply of a note sends no write, so it does not wake all watchers of pods."""
     driver.apply(note, soon())
     version = api.pod("default", "app")["metadata"]["resourceVersion"]
     driver.apply(note, soon())
@@ -113,7 +113,8 @@ def test_a_new_sandbox_replaces_the_old_ones_entries(driver: PodNoteDriver, api:
 
 
 def test_del_takes_its_entry_and_the_last_one_everything(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """mapped-dir and dpdk-args go with the last entry; what is not ours stays; a second DEL is fine."""
+    """DEL removes its entry, and with the last entry mapped-dir and dpdk-args. What is not ours stays, and a second DEL
+    succeeds."""
     driver.apply(note, soon())
     driver.apply(of(note, "net2"), soon())
     driver.undo(note, soon())
@@ -127,7 +128,8 @@ def test_del_takes_its_entry_and_the_last_one_everything(driver: PodNoteDriver, 
 
 
 def test_a_second_directory_in_one_pod_is_refused(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """All interfaces share one mapped-dir; the same directory in another spelling is the same."""
+    """All interfaces of a pod share one mapped-dir. Another spelling of this directory is accepted, another directory is
+    refused."""
     api.change("default", "app", {"metadata": {"annotations": {document.MAPPED_DIR: "//x/."}}})
     driver.apply(note, soon())
     assert api.annotations("default", "app")[document.MAPPED_DIR] == "/x/"
@@ -172,7 +174,7 @@ def test_an_account_that_may_not_patch_updates_and_keeps_the_status(driver: PodN
 
 
 def test_without_permission_to_write_the_missing_verbs_are_named(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """Neither patch nor update: the error says what the role lacks, and nothing is written."""
+    """An account with neither patch nor update gets an error that names the missing rights, and nothing is written."""
     api.faults += [Fault("PATCH", status=403), Fault("PUT", status=403)]
     with pytest.raises(NoteRefused, match=r"patch \(or update\) on pods/status"):
         driver.apply(note, soon())
@@ -181,7 +183,7 @@ def test_without_permission_to_write_the_missing_verbs_are_named(driver: PodNote
 
 @pytest.mark.parametrize("method", ["PATCH", "PUT"])
 def test_a_conflict_is_read_again(driver: PodNoteDriver, api: ApiServer, note: PodNote, method: str) -> None:
-    """A few conflicts cost a few reads."""
+    """After each of a few conflicts the pod is read again, and the note is written."""
     if method == "PUT":
         api.faults.append(Fault("PATCH", status=403))
     api.faults.append(Fault(method, status=409, times=3))
@@ -193,7 +195,7 @@ def test_a_conflict_is_read_again(driver: PodNoteDriver, api: ApiServer, note: P
 def test_conflicts_without_end_are_given_up(
     driver: PodNoteDriver, api: ApiServer, note: PodNote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After so many tries the error is one that may be retried, long before the deadline."""
+    """After a bounded number of tries the error says that the caller may try again, long before the deadline."""
     monkeypatch.setattr(notes, "WRITE_TRIES", 4)
     api.faults.append(Fault("PATCH", status=409))
     with pytest.raises(Unavailable, match="others changed the pod"):
@@ -204,14 +206,14 @@ def test_conflicts_without_end_are_given_up(
 @pytest.mark.parametrize("method", ["GET", "PATCH"])
 @pytest.mark.usefixtures("patient")
 def test_a_hanging_server_ends_at_the_deadline(driver: PodNoteDriver, api: ApiServer, note: PodNote, method: str) -> None:
-    """The server hangs at the read or at the write, longer than this test may take."""
+    """A server that hangs at the read or at the write ends the call at its deadline."""
     api.faults.append(Fault(method, hang=FOR_EVER_S))
     with pytest.raises(Unavailable):
         driver.apply(note, soon(0.5))
 
 
 def test_another_pod_of_the_name_gets_no_note(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """A pod that was deleted and made again is not the pod: apply fails, undo leaves it alone, check says so."""
+    """A pod that was deleted and made again is another pod: apply fails, undo leaves it alone, and check reports it."""
     driver.apply(note, soon())
     api.change("default", "app", {"metadata": {"uid": "u2"}})
     with pytest.raises(NoteRefused, match="the pod is gone"):
@@ -222,7 +224,7 @@ def test_another_pod_of_the_name_gets_no_note(driver: PodNoteDriver, api: ApiSer
 
 
 def test_a_pod_exchanged_between_read_and_write_gets_no_note(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """The UID travels with the patch, so that the server itself refuses."""
+    """The patch has the UID, so the server itself refuses it for another pod."""
     answer = api.answer
 
     def exchanged(request: Any) -> dict[str, Any]:
@@ -239,7 +241,7 @@ def test_a_pod_exchanged_between_read_and_write_gets_no_note(driver: PodNoteDriv
 def test_a_pod_that_is_gone_is_no_obstacle_to_del(
     driver: PodNoteDriver, api: ApiServer, note: PodNote, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is written, and there is no error."""
+    """For a missing pod DEL writes nothing and raises no error."""
     driver.apply(note, soon())
     api.remove_pod("default", "app")
     driver.undo(note, soon())
@@ -249,7 +251,7 @@ def test_a_pod_that_is_gone_is_no_obstacle_to_del(
 
 
 def test_a_pod_on_its_way_out_is_left_alone_by_del(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """Its annotations go with it."""
+    """DEL writes nothing into a pod that is being deleted: the annotations go with the pod."""
     driver.apply(note, soon())
     api.change("default", "app", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
     written = api.count("PATCH")
@@ -278,7 +280,7 @@ def test_del_tries_once(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever the server does, undo returns soon, whatever its deadline is, and logs one line."""
+    """Whatever the server does, undo returns soon, whatever its deadline is, and writes one line to the log."""
     driver.apply(note, soon())
     api.requests.clear()
     api.faults.append(fault)
@@ -291,7 +293,7 @@ def test_del_tries_once(
 def test_loading_credentials_takes_nothing_of_the_servers_time(
     driver: PodNoteDriver, api: ApiServer, note: PodNote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a busy node it may take as long as a request: the entry is removed all the same."""
+    """Loading credentials may take as long as a request on a busy node. The entry is removed all the same."""
     clock, prepare = Clock(), ApiSession.prepare
 
     def slow(session: ApiSession, what: str, limit: Deadline) -> None:
@@ -315,14 +317,14 @@ def test_del_without_a_server_raises_nothing(driver: PodNoteDriver, api: ApiServ
 def test_del_without_the_library_raises_nothing(
     driver: PodNoteDriver, note: PodNote, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A library that cannot be imported, for example without free descriptors, does not prevent it, either."""
+    """DEL succeeds although the library cannot be imported, for example without free descriptors."""
     monkeypatch.setitem(sys.modules, "urllib3", None)
     driver.undo(note, soon())
     assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_check_finds_what_is_missing_or_different(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """Nothing when it is as made; a drift with expected and found otherwise; CHECK writes nothing."""
+    """CHECK reports each difference as a drift with what was expected and found, nothing without one, and never writes."""
     subject = "annotations of pod default/app for net1"
     assert driver.check(note, soon()) == [Drift(subject, "", "our entry", Absent("none for this interface"))]
     driver.apply(note, soon())
@@ -339,7 +341,7 @@ def test_check_finds_what_is_missing_or_different(driver: PodNoteDriver, api: Ap
 
 
 def test_check_of_an_unreachable_server_is_no_drift(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """What cannot be read is reported as that, and is no drift."""
+    """CHECK reports that the pod could not be read. That is no drift."""
     api.faults.append(Fault(status=503))
     with pytest.raises(Unavailable):
         driver.check(note, soon())
@@ -375,7 +377,7 @@ def test_eight_writers_to_one_pod_lose_nothing(driver: PodNoteDriver, api: ApiSe
 
 
 def test_eight_writers_who_may_only_update_lose_nothing(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """The same by PUT: no entry and no status is overwritten with an older one."""
+    """With PUT, too, no entry and no status is overwritten by an older one."""
     api.faults.append(Fault("PATCH", status=403))
     steps = [of(note, f"net{number}") for number in range(8)]
     at_once(partial(driver.apply, step, soon(30)) for step in steps)
@@ -384,19 +386,19 @@ def test_eight_writers_who_may_only_update_lose_nothing(driver: PodNoteDriver, a
 
 
 def test_annotations_that_grow_too_long_are_refused_in_words(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """The API server accepts 256 KiB of them; the error says so."""
+    """The API server accepts 256 KiB of annotations. The error says so."""
     api.change("default", "app", {"metadata": {"annotations": {"user/long": "x" * 262_000}}})
     with pytest.raises(NoteRefused, match="too long"):
         driver.apply(note, soon())
 
 
 def test_a_note_is_never_there_before(driver: PodNoteDriver, note: PodNote) -> None:
-    """A note belongs to this attachment alone."""
+    """A note belongs to one attachment: none counts as there before ADD."""
     assert driver.is_present(note) is False
 
 
 def test_importing_the_room_does_not_import_the_library() -> None:
-    """A verb that writes no note does not pay for the client library, nor does an agent before its watch begins."""
+    """The client library is loaded neither by a verb that writes no note nor by an agent before its watch begins."""
     code = "import sys, userspace_cni.kube.watch; print(sorted({'kubernetes', 'urllib3', 'yaml', 'logging'} & set(sys.modules)))"
     root = Path(__file__).resolve().parents[3]
     loaded = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True).stdout

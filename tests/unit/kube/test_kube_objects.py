@@ -1,4 +1,4 @@
-"""Single requests about objects: what they send, and how a server's refusals are reported."""
+"""Single requests about objects: what is sent, and how a server's refusals are reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def objects(api: ApiServer, tmp_path: Path) -> Objects:
 
 
 def test_an_object_from_its_making_to_its_end(objects: Objects) -> None:
-    """It is made, read, changed, replaced and deleted; apiVersion, kind and name are added."""
+    """An object is made, read, changed, replaced and deleted. apiVersion, kind and name are added to what is sent."""
     made = objects.create(VLANS, "blue", VLAN)
     assert (made["kind"], made["metadata"]["name"], made["spec"]) == ("Vlan", "blue", VLAN["spec"])
     assert objects.get(VLANS, "blue") == made
@@ -61,7 +61,7 @@ def test_another_writer_was_first(objects: Objects) -> None:
 
 
 def test_apply_makes_the_object_and_takes_back_what_it_drops(api: ApiServer, objects: Objects) -> None:
-    """A second apply of the same writes nothing; one without a field removes it, and leaves another manager's."""
+    """The same apply again writes nothing. An apply without a field removes the field, and leaves another manager's."""
     body = {"status": {"chassis": "c0ffee", "addresses": ["192.0.2.11"]}}
     objects.apply(NODE_STATES, "worker-1", body, manager="userspace-cni-agent")
     writes = api.objects("nodestates.userspace-cni.io").writes
@@ -93,7 +93,7 @@ def test_a_status_is_written_where_it_has_a_path(objects: Objects) -> None:
 
 
 def test_all_objects_are_listed(api: ApiServer, objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In pages of one moment, also when the server forgets it between two; by labels where they are named."""
+    """All pages show one moment, also when the server forgets it between two pages. Labels select objects."""
     monkeypatch.setattr("userspace_cni.kube.object_requests.PAGE", 2)
     for number in range(5):
         objects.create(
@@ -108,7 +108,7 @@ def test_all_objects_are_listed(api: ApiServer, objects: Objects, monkeypatch: p
 
 
 def test_leases_are_of_a_namespace(objects: Objects) -> None:
-    """The resource is named with it."""
+    """The path of a Lease has its namespace."""
     leases = LEASES.within("userspace-cni")
     made = objects.create(leases, "leader", {"spec": {"holderIdentity": "a"}})
     assert made["metadata"]["namespace"] == "userspace-cni"
@@ -127,14 +127,14 @@ def test_leases_are_of_a_namespace(objects: Objects) -> None:
     ],
 )
 def test_what_a_server_answers(api: ApiServer, objects: Objects, status: int, error: type[Exception], words: str) -> None:
-    """A transient failure is Unavailable, others are refused, with the right that the account needs."""
+    """A passing failure is Unavailable. Other refusals are errors that name the right that the account needs."""
     api.faults.append(Fault(status=status))
     with pytest.raises(error, match=words):
         objects.get(NODES, "worker-1")
 
 
 def test_what_is_not_there_and_what_is_not_valid(api: ApiServer, objects: Objects) -> None:
-    """No object and no resource are both none when read, and refused when written; so is what the schema does not allow."""
+    """A missing object or resource is None when it is read. A write of one, or of what the schema does not allow, is refused."""
     assert objects.get(VLANS, "blue") is None
     with pytest.raises(ObjectRefused, match="no such object"):
         objects.merge(VLANS, "blue", {})
@@ -165,7 +165,7 @@ def test_what_a_server_says(body: dict[str, Any], said: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "../nodes", "A", "a/b", "a?b", "-", "x" * 254])
 def test_a_name_that_is_none(api: ApiServer, objects: Objects, name: str) -> None:
-    """It would lead to another path with our credentials: no request is sent."""
+    """No request is sent for an invalid name: it would lead to another path with our credentials."""
     with pytest.raises(InvalidConfig):
         objects.get(VLANS, name)
     with pytest.raises(InvalidConfig):

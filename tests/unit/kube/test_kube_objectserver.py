@@ -40,7 +40,7 @@ SPEC = {
 
 
 def definition(*, status: bool = True) -> dict[str, Any]:
-    """A resource with all that matters here."""
+    """The definition of a resource with everything that these tests need."""
     schema = {
         "type": "object",
         "properties": {
@@ -119,14 +119,14 @@ def owners(thing: Any) -> dict[str, Any]:
     ],
 )
 def test_what_the_schema_does_not_allow_is_refused(api: ApiServer, spec: dict[str, Any], words: str) -> None:
-    """422 with the field, and nothing is stored."""
+    """An object that the schema does not allow is answered 422 with the field, and is not stored."""
     status, body = call(api, "POST", LIST, garden(spec=spec))
     assert (status, words in body["message"]) == (422, True), body
     assert call(api, "GET", f"{LIST}/g")[0] == 404
 
 
 def test_unknown_fields_are_pruned_or_refused(api: ApiServer) -> None:
-    """Dropped in silence, or a 400 that names them where the client asks for that; defaults are filled in."""
+    """Unknown fields are dropped silently, or answered 400 by name if the client asks for that. Defaults are filled in."""
     odd = garden(spec={"size": 1, "smell": "nice"}, colour="x")
     status, body = call(api, "POST", f"{LIST}?fieldValidation=Strict", odd)
     assert (status, "spec.smell" in body["message"]) == (400, True)
@@ -136,7 +136,7 @@ def test_unknown_fields_are_pruned_or_refused(api: ApiServer) -> None:
 
 
 def test_a_dry_run_stores_nothing(api: ApiServer) -> None:
-    """It is answered like the write, also where that is refused; nothing is stored, and no watch gets it."""
+    """A dry run is answered like the write, also where that is refused. Nothing is stored, and no watch gets an event."""
     body = garden(spec={"size": 1})
     status, answer = apply(api, "one", body, "&dryRun=All")
     assert (status, answer["spec"]["colour"], answer["metadata"].get("resourceVersion")) == (200, "red", None)
@@ -154,7 +154,7 @@ def test_a_dry_run_stores_nothing(api: ApiServer) -> None:
 
 
 def test_a_write_with_an_old_version_conflicts(api: ApiServer) -> None:
-    """PUT needs the version that was read; a merge patch is checked where it names one; a name is taken once."""
+    """PUT needs the version that was read. A merge patch is checked if it names a version. A name can be taken once."""
     first = made(api)
     assert call(api, "POST", LIST, garden(spec={"size": 1}))[0] == 409
     second = call(api, "PUT", f"{LIST}/g", {**first, "spec": {"size": 2}})[1]
@@ -183,7 +183,7 @@ def test_deleting_with_another_uid_conflicts(api: ApiServer) -> None:
 
 
 def test_each_path_writes_its_own_part(api: ApiServer) -> None:
-    """With a status subresource the object has two paths, each for its part; without, there is no such path."""
+    """With a status subresource an object has two paths, and each writes its own part. Without one there is no second path."""
     assert "status" not in made(api)
     body = call(api, "PATCH", f"{LIST}/g/status", {"spec": {"size": 5}, "status": {"ready": True}}, MERGE)[1]
     assert (body["spec"]["size"], body["status"], body["metadata"]["generation"]) == (1, {"ready": True}, 1)
@@ -209,7 +209,7 @@ def test_a_write_that_changes_nothing_gives_no_version(api: ApiServer) -> None:
 
 
 def test_apply_owns_its_fields_and_removes_what_it_drops(api: ApiServer) -> None:
-    """What others own stays, item by item of a list that is a map; the last owner's field goes."""
+    """An apply leaves other owners' fields, also single items of a list that is a map, and removes those that only it owned."""
     made(api)
     one = garden(status={"conditions": [{"node": "n1", "status": "True", "tries": 2}]})
     two = garden(status={"conditions": [{"node": "n2", "status": "False"}], "ready": True})
@@ -227,7 +227,8 @@ def test_apply_owns_its_fields_and_removes_what_it_drops(api: ApiServer) -> None
 
 
 def test_apply_conflicts_unless_it_is_forced(api: ApiServer) -> None:
-    """409 where another manager owns the field with another value; equal values are owned by both; force takes it over."""
+    """Another manager's field with another value gives 409. Managers share equal values. With force the field changes its
+    owner."""
     apply(api, "one", garden(spec={"size": 1, "trees": ["oak"]}))
     status, body = apply(api, "two", garden(spec={"size": 2}))
     assert (status, "one" in body["message"]) == (409, True)
@@ -248,7 +249,7 @@ def test_a_lasting_change_by_another_takes_the_field_away(api: ApiServer) -> Non
 
 
 def test_apply_needs_a_manager_and_makes_the_object(api: ApiServer) -> None:
-    """Without fieldManager it is a 422; of an object that is not there /status cannot be applied, nor one with a uid."""
+    """An apply without fieldManager is answered 422. A missing object cannot be applied with a uid, nor can its /status."""
     assert call(api, "PATCH", f"{LIST}/g", garden(spec={"size": 1}), APPLY)[0] == 422
     assert apply(api, "one", garden(status={"ready": True}), part="/status")[0] == 404
     assert apply(api, "one", garden(spec={"size": 1}, metadata={"uid": "another"}))[0] == 409
@@ -257,7 +258,7 @@ def test_apply_needs_a_manager_and_makes_the_object(api: ApiServer) -> None:
 
 
 def test_objects_are_selected_by_name_and_label(api: ApiServer) -> None:
-    """And listed in pages that are one moment; a resource that is not defined is 404."""
+    """Objects are selected by name and label, and listed in pages of one moment. An undefined resource is answered 404."""
     for name in "abc":
         api.add(garden(name, spec={"size": 1}, metadata={"labels": {"turn": name}}))
     assert [each["metadata"]["name"] for each in call(api, "GET", f"{LIST}?labelSelector=turn%3Db")[1]["items"]] == ["b"]
@@ -270,7 +271,7 @@ def test_objects_are_selected_by_name_and_label(api: ApiServer) -> None:
 
 
 def test_a_definition_that_a_server_would_refuse_is_refused() -> None:
-    """A schema without a type, a list that is a map by a key that is not required, a required field that is none."""
+    """Refused are: a schema without a type, a list as a map by an optional key, and an unknown field that is required."""
     api = ApiServer()
     for path, change in [(("size",), {"description": "x"}), (("beds", "items"), {}), ((), {**SPEC, "required": ["gone"]})]:
         broken = copy.deepcopy(definition())

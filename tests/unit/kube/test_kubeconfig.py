@@ -1,4 +1,4 @@
-"""A kubeconfig that a network names: which files are accepted, and what they may make root do."""
+"""Kubeconfigs that networks name: which files are accepted, and what they may make root do."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def long_after_the_boot(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
-    """A host's root mounted elsewhere: with an administrator's files and those that containers write."""
+    """The root of a host that is mounted elsewhere, with files of the administrator and files that containers write."""
     for directory in ("etc/cni/net.d", "etc/kubernetes", "root", "var/lib/kubelet/pods/0123-uid", "run", "var/lib/containerd"):
         (tmp_path / directory).mkdir(parents=True)
     (tmp_path / "var/run").symlink_to("../run")
@@ -60,7 +60,7 @@ def put(api: ApiServer, host: Path, path: str, **user: Any) -> str:
 
 @pytest.mark.parametrize("path", ["/etc/cni/net.d/multus.kubeconfig", "/etc/kubernetes/node.conf"])
 def test_below_the_administrators_directories(api: ApiServer, host: Path, path: str) -> None:
-    """A kubeconfig is accepted there, and where a link from there leads."""
+    """A kubeconfig below these directories is accepted, also by a link from elsewhere that leads to it."""
     put(api, host, path)
     (host / "root/link").symlink_to(path)
     read(api, host, path)
@@ -69,9 +69,7 @@ def test_below_the_administrators_directories(api: ApiServer, host: Path, path: 
 
 @pytest.mark.parametrize("path", ["/root/kubeconfig", "/etc/cni-other/kubeconfig", "/kubeconfig", "/etc/kubernetes.conf"])
 def test_elsewhere(api: ApiServer, host: Path, path: str) -> None:
-    """A file anywhere else is refused with the setting's name, also through a
-    link below those directories, and if it is missing.
-    """
+    """A kubeconfig elsewhere is refused with the setting's name, also by a link from those directories, and if it is missing."""
     put(api, host, path)
     (host / "etc/cni/link").symlink_to(path)
     for named in (path, "/etc/cni/link", "/root/none", "/etc/cni/net.d/../../../root/kubeconfig"):
@@ -96,7 +94,7 @@ def test_what_containers_write(api: ApiServer, host: Path, path: str) -> None:
 
 
 def test_what_containers_write_by_another_name(api: ApiServer, host: Path) -> None:
-    """The kubelet's directory may be a link: where it leads counts."""
+    """If the kubelet's directory is a link, files below its target are refused, too."""
     put(api, host, "/data/kubelet/pods/0123-uid/etc-hosts")
     (host / "var/lib/kubelet-link").symlink_to("/data/kubelet")
     settings = Settings(kubelet_dir="/var/lib/kubelet-link", kubeconfig_dirs=("/data",))
@@ -117,7 +115,8 @@ def programs(witness: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("number", range(3))
 def test_no_program_is_run(api: ApiServer, host: Path, number: int) -> None:
-    """A user that names one is refused with the setting's name; with the setting, or as the administrator's own, it is run."""
+    """A user with a program is refused with the setting's name. With the setting, or in the administrator's own file, it is
+    run."""
     witness = host / "witness"
     path = put(api, host, "/etc/cni/kubeconfig", **programs(witness)[number])
     with pytest.raises(InvalidConfig) as refused:
@@ -136,7 +135,7 @@ def test_no_program_is_run(api: ApiServer, host: Path, number: int) -> None:
 
 @pytest.mark.parametrize("key", ["tokenFile", "client-certificate", "client-key"])
 def test_files_that_it_names(api: ApiServer, host: Path, key: str) -> None:
-    """The same directories apply to them: root would read any file of the node, and send it to the named server."""
+    """Files that a kubeconfig names must lie in the same directories: root would read any file and send it to that server."""
     (host / "root/secret").write_text("precious")
     (host / "etc/cni/link").symlink_to("/root/secret")
     for name in ("/root/secret", "../../root/secret", "link", "/var/run/secret", HOSTS):
@@ -149,7 +148,7 @@ def test_files_that_it_names(api: ApiServer, host: Path, key: str) -> None:
 
 
 def test_files_beside_it(api: ApiServer, host: Path) -> None:
-    """A token file beside the kubeconfig, or below the other directory, is read as the host has it, and again when it changes."""
+    """A token file beside the kubeconfig, or below the other directory, is read from the host, and again when it changes."""
     for directory, name in (("etc/cni/net.d", "token"), ("etc/kubernetes", "/etc/kubernetes/token")):
         (host / directory / "token").write_text(f"{TOKEN}\n")
         path = put(api, host, "/etc/cni/net.d/kubeconfig", tokenFile=name)
@@ -164,7 +163,7 @@ def test_files_beside_it(api: ApiServer, host: Path) -> None:
 
 
 def test_files_of_the_administrators_own(api: ApiServer, host: Path) -> None:
-    """Credentials that a setting names lie anywhere, and name what they like."""
+    """Credentials that a setting names may lie anywhere and may name any file."""
     (host / "root/token").write_text(TOKEN)
     read(api, host, put(api, host, "/root/kubeconfig", tokenFile="/root/token"), None)
     clients = Clients(BOUNDS, HostRoot(str(host)), "/root/kubeconfig")
@@ -174,7 +173,7 @@ def test_files_of_the_administrators_own(api: ApiServer, host: Path) -> None:
 
 
 def test_what_is_taken_of_it(api: ApiServer, host: Path) -> None:
-    """Contents replace all file names, and keys that are unknown here are dropped."""
+    """The contents of files replace their names, and unknown keys are dropped."""
     for name in ("ca", "cert", "key"):
         (host / "etc/cni" / name).write_text(name)
     user = {"client-certificate": "cert", "client-key": "/etc/cni/key", "as": "admin", "token": "t", "tokenFile": "/root/x"}
@@ -195,7 +194,7 @@ def test_what_is_taken_of_it(api: ApiServer, host: Path) -> None:
 
 
 def test_a_note_of_an_older_record(api: ApiServer, host: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The undo says why the note could not be removed, succeeds, and has read nothing."""
+    """Undo says why the note could not be removed, succeeds, and reads no file."""
     put(api, host, HOSTS)
     step = PodNote("default", "app", "u1", "c0ffee", "net1", "{}", "/x/", HOSTS)
     PodNoteDriver(Clients(BOUNDS, HostRoot(str(host)))).undo(step, Deadline.after(60))

@@ -1,4 +1,4 @@
-"""When a thing that a list lacks counts as gone, with a clock and versions of the test's own."""
+"""When a thing that a list lacks counts as gone. The tests set clock and versions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from userspace_cni.kube.lacking import MissingObjects
 
 
 class Lists:
-    """A collection with the things a and b, whose lists come at seconds and versions that a test names."""
+    """A collection with the things a and b. The test says when its lists come, and with which versions."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -27,7 +27,7 @@ class Lists:
 
 @pytest.mark.parametrize("left", [(), ("b",)], ids=["all", "one of many"])
 def test_gone_is_what_two_lists_lack(left: tuple[str, ...]) -> None:
-    """The second was requested ten seconds after the first came, and has a later version; an earlier one proves nothing."""
+    """The second list counts if it was requested ten seconds after the first one came and has a later version."""
     lists = Lists()
     assert lists.come(100, "7", *left) == set()
     assert lists.come(105, "8", *left) == set()
@@ -36,7 +36,7 @@ def test_gone_is_what_two_lists_lack(left: tuple[str, ...]) -> None:
 
 
 def test_the_same_version_is_the_same_answer() -> None:
-    """A repeated version proves nothing; an older one means that the server went back, and the count begins with it."""
+    """A repeated version proves nothing. An older one means that the server went back, and the count begins anew with it."""
     lists = Lists()
     for at in (100, 120, 140, 160):
         assert lists.come(at, "7", "b") == set()
@@ -46,7 +46,7 @@ def test_the_same_version_is_the_same_answer() -> None:
 
 
 def test_versions_that_are_no_numbers() -> None:
-    """Another one counts as later."""
+    """Of two versions that are no numbers, a different one counts as later."""
     lists = Lists()
     assert lists.come(100, "x", "b") == set()
     assert lists.come(110, "x", "b") == set()
@@ -54,7 +54,7 @@ def test_versions_that_are_no_numbers() -> None:
 
 
 def test_what_is_there_again_begins_anew() -> None:
-    """A thing that is in a list or an event again is no longer missing."""
+    """A thing that a list or an event shows again no longer counts as missing."""
     lists = Lists()
     lists.come(100, "1", "b")
     lists.come(111, "2", "a", "b")
@@ -65,7 +65,7 @@ def test_what_is_there_again_begins_anew() -> None:
 
 
 def test_what_there_was_before() -> None:
-    """A thing that no list of this process had is known to be absent from the second list on."""
+    """A thing that no list of this process had counts as absent from the second list on."""
     lists = Lists()
     assert not lists.lacking.confirmed
     lists.come(100, "1", "a", "b")
@@ -76,9 +76,9 @@ def test_what_there_was_before() -> None:
 
 
 def test_when_the_next_list_is_due() -> None:
-    """Ten seconds after the first one with something to confirm, with growing pauses when it was no later version.
+    """The next list is due ten seconds after the first one that lacks something, and later if its version was no later one.
 
-    It is never due when nothing is to be confirmed; a failed list is delayed.
+    No list is due when nothing is to be confirmed. A failed list delays the next one.
     """
     lists = Lists()
     assert lists.lacking.due == math.inf

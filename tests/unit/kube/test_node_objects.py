@@ -1,4 +1,4 @@
-"""From the API server to the specs of a node: the objects of a cluster, watched for one node."""
+"""From objects of the API server to the specs of one node, which watches them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_example_is_what_it_says(api: ApiServer, begin: Begin) -> None:
 
 
 def test_changes_are_followed(api: ApiServer, begin: Begin) -> None:
-    """Of objects, and of the node's own labels; an object that is deleted is gone, and one that cannot be is refused alone."""
+    """Changes of objects and of the node's labels are followed. A deleted object is gone; an impossible one is refused alone."""
     objects = begin("worker-1")
     settled(objects)
     add(api, "ProviderNetwork", "net1", defaultInterface="enp2s0", nodeSelector={"matchLabels": {"nic": "fast"}})
@@ -108,7 +108,7 @@ def test_changes_are_followed(api: ApiServer, begin: Begin) -> None:
 
 @pytest.mark.parametrize("status", [403, 404, 500])
 def test_an_outage_takes_no_uplink_away(api: ApiServer, begin: Begin, status: int) -> None:
-    """Whatever the server answers, or if it does not: the specs stay complete."""
+    """The specs stay complete, whatever the server answers, and if it does not answer."""
     objects = begin("worker-1")
     before = settled(objects)
     api.faults.append(Fault(status=status))
@@ -127,7 +127,7 @@ def test_an_outage_takes_no_uplink_away(api: ApiServer, begin: Begin, status: in
 
 
 def test_an_agent_that_starts_in_an_outage_concludes_nothing(api: ApiServer, begin: Begin) -> None:
-    """Without the Vlans or the node nothing is desired and nothing gone; without the Subnets, uplinks are desired."""
+    """Nothing is desired or gone without the Vlans or the node. Uplinks are desired without the Subnets."""
     api.faults.append(Fault("LIST", status=403, about="/vlans"))
     objects = begin("worker-1")
     wait_until(lambda: "vlans" in objects.problem and objects.read_known().subnets is not None)
@@ -146,7 +146,7 @@ def test_a_node_that_the_server_does_not_know(begin: Begin) -> None:
 
 
 def test_the_node_alone_is_followed_where_no_objects_are_read(api: ApiServer, tmp_path: Path) -> None:
-    """Its annotations may be wanted where the resources are not even installed: nothing is asked of them, or known."""
+    """A node's annotations are followed even if the resources are not installed: these are not requested, nor known."""
     objects = NodeObjects(KubeClient(api.kubeconfig(tmp_path)).session, "worker-1", lambda: None, specs=(), times=QUICK)
     objects.start()
     wait_until(lambda: objects.read_known().own and not objects.problem)
@@ -156,7 +156,7 @@ def test_the_node_alone_is_followed_where_no_objects_are_read(api: ApiServer, tm
 
 
 def test_what_the_status_says_wakes_no_agent(api: ApiServer, tmp_path: Path) -> None:
-    """Conditions of a thousand nodes in the objects change nothing in what is kept of them."""
+    """The conditions of a thousand nodes in an object's status do not change what is kept of the object."""
     told: list[None] = []
     objects = NodeObjects(KubeClient(api.kubeconfig(tmp_path)).session, "worker-1", lambda: told.append(None), times=QUICK)
     objects.start()

@@ -1,6 +1,6 @@
-"""Objects of a resource as a watch knows them: what is kept, what is never concluded, and what a server can do meanwhile.
+"""Objects of a resource as a watch knows them: what is kept, what is never concluded, and which faults of a server pass.
 
-The loop is that of the watch of pods (test_pods_faults.py); here is what is an object's.
+The loop is that of the watch of pods (test_pods_faults.py). These tests are about what differs for objects.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def test_objects_are_known_by_name(api: ApiServer, begin: Begin) -> None:
 
 
 def test_what_is_not_kept_wakes_no_reader(api: ApiServer, begin: Begin) -> None:
-    """A status that others write changes nothing here; nor does the same list again."""
+    """A status that others write causes no change here, and the same list again does not either."""
     told: list[None] = []
     watch = begin(keep=number_of, on_change=lambda: told.append(None))
     wait_until(lambda: watch.confirmed and not watch.problem)
@@ -124,7 +124,7 @@ def test_an_event_does_not_copy_all_objects(kind: str) -> None:
 
 @pytest.mark.parametrize("status", [403, 404, 500])
 def test_a_list_that_fails_is_no_list(api: ApiServer, begin: Begin, status: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is known before the first complete one, the reason is said once, and a later success goes on."""
+    """Nothing is known before the first complete list. The reason is logged once, and a later list is accepted."""
     api.faults.append(Fault("LIST", status=status, about="/vlans"))
     watch = begin()
     wait_until(lambda: api.count("LIST") >= 4)
@@ -146,7 +146,7 @@ def test_half_a_list_is_no_list(api: ApiServer, begin: Begin) -> None:
 
 @pytest.mark.parametrize("about", ["continue=", "watch=1"])
 def test_a_server_that_always_forgets_is_told(api: ApiServer, begin: Begin, about: str) -> None:
-    """When each list, or each watch, is answered "version forgotten", that is a problem."""
+    """If each list, or each watch, is answered "version forgotten", that is reported as a problem."""
     api.faults.append(Fault(status=410, about=about))
     watch = begin(keep=number_of)
     wait_until(lambda: "410" in watch.problem)
@@ -156,7 +156,7 @@ def test_a_server_that_always_forgets_is_told(api: ApiServer, begin: Begin, abou
 
 @pytest.mark.parametrize("status", [403, 404, 500, 410])
 def test_a_server_that_fails_later_takes_nothing_away(api: ApiServer, begin: Begin, status: int) -> None:
-    """What was known stays known and complete while neither list nor watch succeeds, though the objects be gone by then."""
+    """Known objects stay known and complete while neither list nor watch succeeds, even if they are gone by then."""
     watch = begin(keep=number_of)
     wait_until(lambda: watch.confirmed and not watch.problem)
     api.faults.append(Fault(status=status))
@@ -174,7 +174,7 @@ def test_a_server_that_fails_later_takes_nothing_away(api: ApiServer, begin: Beg
 
 
 def test_a_resource_that_is_not_installed(tmp_path: Path) -> None:
-    """It is no empty list: nothing is known, and the problem names what is missing; once it exists, its objects are known."""
+    """A resource that is not installed is no empty list: the problem names it. Once it is installed, its objects are known."""
     with ApiServer() as api:
         watch = ObjectWatch(KubeClient(api.kubeconfig(tmp_path)).session, PROVIDER_NETWORKS, times=QUICK)
         watch.start()
@@ -187,7 +187,7 @@ def test_a_resource_that_is_not_installed(tmp_path: Path) -> None:
 
 
 def test_an_object_that_cannot_be_kept_takes_nothing_away(api: ApiServer, begin: Begin) -> None:
-    """It is reported as a problem; what was known stays, this object too, until it can be read."""
+    """An unreadable object is reported as a problem. Everything known stays, this object too, until it can be read."""
     watch = begin(
         keep=lambda thing: 1 // thing["spec"]["id"] if thing["spec"]["id"] == 0 else int(thing["metadata"]["labels"]["n"])
     )
@@ -203,7 +203,7 @@ def test_an_object_that_cannot_be_kept_takes_nothing_away(api: ApiServer, begin:
 
 
 def test_one_object_is_selected_by_field(api: ApiServer, begin: Begin) -> None:
-    """The node's own Node, and no other of the cluster's; without managedFields, which are not read here."""
+    """Only the node's own Node is read, without managedFields."""
     for name in ("n1", "n2"):
         api.add({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
     watch = begin(NODES, field_selector="metadata.name=n1")
@@ -215,7 +215,7 @@ def test_one_object_is_selected_by_field(api: ApiServer, begin: Begin) -> None:
 
 
 def test_objects_of_a_namespace(api: ApiServer, begin: Begin) -> None:
-    """They are known by namespace and name."""
+    """Objects of a namespace are known by namespace and name."""
     lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "leader"}, "spec": {}}
     for namespace in ("here", "there"):
         api.add({**lease, "metadata": {"name": "leader", "namespace": namespace}}, namespace)
@@ -225,7 +225,7 @@ def test_objects_of_a_namespace(api: ApiServer, begin: Begin) -> None:
 
 
 def test_the_definitions_are_the_resources() -> None:
-    """Group, version, plural, kind and scope are those by which objects are asked for."""
+    """Requests use the group, version, plural, kind and scope of the definitions in deploy/."""
     from userspace_cni.kube import resources
 
     ours = [

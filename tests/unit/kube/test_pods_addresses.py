@@ -1,4 +1,4 @@
-"""ADD waits for the addresses that a controller writes into the pod's annotations: by the node's watch, or by one of its own."""
+"""ADD waits for the addresses that a controller writes into the pod's annotations: by the node's watch or its own."""
 
 from __future__ import annotations
 
@@ -97,13 +97,13 @@ def annotate(api: ApiServer, **values: Any) -> None:
 
 
 def test_addresses_that_are_there(asked: Asked, api: ApiServer) -> None:
-    """An address that came before ADD is taken as it is."""
+    """ADD takes an address that was written before."""
     annotate(api, ip_address="10.16.0.7/16")
     assert asked().result(WAIT_S).annotations == {ADDRESS: "10.16.0.7/16"}
 
 
 def test_addresses_that_come(asked: Asked, api: ApiServer, node: LocalNode) -> None:
-    """ADD continues when all that it needs has come, not with half of it, and sends no request in between."""
+    """ADD goes on when everything that it needs has come, not with half of it. Meanwhile it sends no request."""
     future = asked()
     reads = api.count("GET")
     annotate(api, mac_address="0a:00:00:00:00:07")
@@ -129,7 +129,7 @@ def test_a_pod_that_goes_meanwhile(asked: Asked, api: ApiServer) -> None:
 
 
 def test_a_pod_that_is_gone(asked: Asked, api: ApiServer) -> None:
-    """It also ends when the pod vanishes at once, or is made anew under its name."""
+    """The wait ends, too, when the pod vanishes at once, or is made anew under its name."""
     future = asked()
     api.remove_pod("default", "p")
     with pytest.raises(ContainerGone):
@@ -137,7 +137,7 @@ def test_a_pod_that_is_gone(asked: Asked, api: ApiServer) -> None:
 
 
 def test_annotations_that_cannot_be_meant(asked: Asked, api: ApiServer) -> None:
-    """An invalid annotation of OVN's ends the wait at once, with its name."""
+    """An invalid annotation of OVN ends the wait at once. The error names it."""
     future = asked()
     api.change("default", "p", {"metadata": {"annotations": {"ovn": "{"}}})
     with pytest.raises(InvalidConfig, match="annotation 'ovn' is not JSON"):
@@ -145,7 +145,7 @@ def test_annotations_that_cannot_be_meant(asked: Asked, api: ApiServer) -> None:
 
 
 def test_a_watch_that_ends(asked: Asked, api: ApiServer) -> None:
-    """A server that ends its watches is watched again, and nothing is missed."""
+    """When a server ends its watches, another watch begins, and no change is missed."""
     future = asked()
     api.close_watches()
     annotate(api, ip_address="10.16.0.7/16")
@@ -153,14 +153,14 @@ def test_a_watch_that_ends(asked: Asked, api: ApiServer) -> None:
 
 
 def test_what_can_never_be_meant(asked: Asked, api: ApiServer) -> None:
-    """ADD does not wait when the annotations present are refused whatever else comes."""
+    """ADD does not wait if the present annotations are refused whatever else comes."""
     annotate(api, vlan_id="x")
     with pytest.raises(InvalidConfig, match="vlan_id' is 'x'"):
         asked().result(WAIT_S)
 
 
 def test_a_pod_that_grows_meanwhile(asked: Asked, api: ApiServer, node: LocalNode) -> None:
-    """A pod of which the watch no longer keeps anything is not gone: it is watched alone, and the ADD waits on."""
+    """A pod that has become too large for the node's watch is not gone: another watch follows it alone, and ADD waits on."""
     future = asked()
     annotate(api, routes="y" * KEPT_LIMIT)
     wait_until(lambda: following() or not node.service.resident)

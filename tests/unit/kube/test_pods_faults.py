@@ -1,4 +1,4 @@
-"""A watch of pods under all faults of an API server and its connection: it recovers, does not hammer, and loses nothing."""
+"""A watch of pods with every fault of an API server and its connection: it recovers, pauses between tries, and loses nothing."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def up_to_date(api: ApiServer, watch: PodWatch) -> bool:
 
 
 def is_watching(api: ApiServer, watch: PodWatch) -> bool:
-    """Whether a watch is open and nothing is the matter."""
+    """Whether a watch is open and has no problem."""
     return api.watches == 1 and not watch.problem and watch.confirmed
 
 
@@ -92,7 +92,7 @@ FAULTS = [
 @pytest.mark.parametrize("verb", ["LIST", "WATCH"])
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_fault_that_passes_is_outlived(api: ApiServer, begin: Callable[..., PodWatch], verb: str, fault: Fault) -> None:
-    """After three faults in a row, at a list or a watch, everything is known, and later changes, too."""
+    """After three faults in a row, at a list or a watch, everything is known, and later changes are followed."""
     api.bookmark_s = 0.1  # there is something to be cut
     api.faults.append(Fault(verb, fault.status, fault.close, times=3, cut=fault.cut, garbage=fault.garbage))
     watch = begin()
@@ -105,7 +105,7 @@ def test_a_fault_that_passes_is_outlived(api: ApiServer, begin: Callable[..., Po
 def test_a_server_that_drips_is_left(
     api: ApiServer, begin: Callable[..., PodWatch], verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An answer byte by byte is abandoned and requested again."""
+    """An answer that comes byte by byte is abandoned, and requested again."""
     monkeypatch.setattr(list_watch, "REQUEST_LIMIT_S", 0.3)
     api.bookmark_s = 0.1
     api.faults.append(Fault(verb, drip=0.1, times=1))
@@ -138,7 +138,7 @@ def test_a_server_that_falls_silent_is_noticed(api: ApiServer, begin: Callable[.
 
 
 def test_a_watch_that_ends_in_good_order_goes_on_at_once(api: ApiServer, begin: Callable[..., PodWatch]) -> None:
-    """From the version it had, however often the server ends it; nothing is listed again and nothing is logged."""
+    """A watch goes on from its version, however often the server ends it. Nothing is listed again or logged."""
     api.watch_s = 0.3
     watch = begin()
     wait_until(lambda: api.count("WATCH") >= 3)
@@ -149,7 +149,7 @@ def test_a_watch_that_ends_in_good_order_goes_on_at_once(api: ApiServer, begin: 
 
 
 def test_a_lost_connection_is_resumed_without_a_list(api: ApiServer, begin: Callable[..., PodWatch]) -> None:
-    """What happened in between comes as events of the next watch."""
+    """Changes during a lost connection come as events of the next watch."""
     watch = begin()
     for number in range(5):
         wait_until(lambda: is_watching(api, watch))
@@ -181,7 +181,7 @@ def test_the_version_goes_on_without_changes_of_ours(api: ApiServer, begin: Call
 def test_a_server_that_was_away_is_found_again(
     api: ApiServer, begin: Callable[..., PodWatch], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Stopped and started again: one warning for the whole time, and everything is caught up."""
+    """A server that is stopped and started again causes one warning in all, and every change is known afterwards."""
     watch = begin()
     wait_until(lambda: is_watching(api, watch))
     api.stop()
@@ -211,7 +211,7 @@ def test_a_forgotten_version_means_a_new_list(api: ApiServer, begin: Callable[..
 
 
 def test_a_list_that_is_forgotten_between_its_pages_begins_anew(api: ApiServer, begin: Callable[..., PodWatch]) -> None:
-    """The server compacts while we read: half a list is never taken for a whole one."""
+    """When the server compacts between two pages, the list begins anew: a part never counts as a whole list."""
     answer, compactions = api.answer, itertools.count()
 
     def compacting(request: Any) -> dict[str, Any]:
@@ -243,7 +243,7 @@ def test_a_list_that_is_forgotten_between_its_pages_begins_anew(api: ApiServer, 
     ids=lambda line: line[:40].decode(),
 )
 def test_a_line_that_is_no_event_means_a_new_list(api: ApiServer, begin: Callable[..., PodWatch], line: bytes) -> None:
-    """A server that sends an invalid line may have omitted something."""
+    """After an invalid line the pods are listed anew: the server may have left out an event."""
     watch = begin()
     wait_until(lambda: is_watching(api, watch))
     api.say(line)
@@ -251,7 +251,7 @@ def test_a_line_that_is_no_event_means_a_new_list(api: ApiServer, begin: Callabl
 
 
 def test_empty_lines_are_nothing(api: ApiServer, begin: Callable[..., PodWatch]) -> None:
-    """Some proxies send them to keep a connection alive."""
+    """Empty lines change nothing: some proxies send them to keep a connection alive."""
     watch = begin()
     wait_until(lambda: is_watching(api, watch))
     api.say(b"\n\r\n")
@@ -261,7 +261,7 @@ def test_empty_lines_are_nothing(api: ApiServer, begin: Callable[..., PodWatch])
 
 
 def test_a_line_without_end_is_given_up(api: ApiServer, begin: Callable[..., PodWatch], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept of an answer is bounded."""
+    """A watch keeps a bounded part of an answer: a line without end is abandoned."""
     monkeypatch.setattr(credentials, "ANSWER_LIMIT", 100_000)
     watch = begin()
     wait_until(lambda: is_watching(api, watch))
@@ -273,7 +273,7 @@ def test_a_line_without_end_is_given_up(api: ApiServer, begin: Callable[..., Pod
 def test_pages_that_are_too_long_get_smaller(
     api: ApiServer, begin: Callable[..., PodWatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pods with a lot of text must not keep a node from its list."""
+    """Pods with a lot of text do not prevent a list: its pages become smaller."""
     monkeypatch.setattr(credentials, "ANSWER_LIMIT", 100_000)
     for number in range(8):
         api.add_pod({**pod(f"fat{number}"), "metadata": {"name": f"fat{number}", "annotations": {"x": "y" * 40_000}}})
@@ -314,7 +314,7 @@ def test_a_server_that_fails_for_ever_is_not_hammered(api: ApiServer, begin: Cal
 
 
 def test_a_version_that_is_always_forgotten_does_not_hammer(api: ApiServer, begin: Callable[..., PodWatch]) -> None:
-    """List, 410, list, 410: with pauses between."""
+    """If each watch is answered 410, there are pauses between the lists."""
     api.faults.append(Fault("WATCH", status=410))
     started = time.monotonic()
     begin(WatchTimes(back_off=BackOff(0.02, 0.16), good_s=60))
@@ -325,7 +325,7 @@ def test_a_version_that_is_always_forgotten_does_not_hammer(api: ApiServer, begi
 def test_a_missing_permission_is_said_once(
     api: ApiServer, begin: Callable[..., PodWatch], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The log has the missing verbs once; nothing is known, and nothing counts as gone."""
+    """The log names the missing verbs once. Nothing is known, and nothing counts as gone."""
     api.faults.append(Fault(status=403))
     watch = begin()
     wait_until(lambda: api.count("LIST") >= 4)
@@ -345,7 +345,7 @@ def test_stopping_is_prompt_and_quiet(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Amid a quiet watch, a hanging request or a long pause: stop comes back soon, and the watch asks nothing more."""
+    """During a quiet watch, a hanging request or a long pause, stop returns soon, and the watch sends no more requests."""
     hangs = fault is not None and fault.hang > 0
     if hangs:
         monkeypatch.setattr(list_watch, "STOP_S", 0.1)
@@ -364,7 +364,7 @@ def test_stopping_is_prompt_and_quiet(
 
 
 class Storm:
-    """Random writes to a server, and random trouble on the way to it: lost connections only, or also lost versions."""
+    """Random writes to a server, and random faults on the way to it: lost connections only, or also forgotten versions."""
 
     def __init__(self, api: ApiServer, seed: int, forgetful: bool) -> None:
         self._api = api

@@ -1,4 +1,4 @@
-"""Notes written from what a watch knows: one request less if it is current, and nothing lost if it is old."""
+"""Notes that are written from what a watch knows: without a read if that is current, without loss if it is old."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def asked(api: ApiServer) -> list[str]:
 
 
 def test_a_known_pod_is_written_without_being_read(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """There is one PATCH per note, for ADD and DEL, although the watch has not reported the last one yet."""
+    """Each note of ADD and DEL is one PATCH, although the watch has not reported the last one yet."""
     api.silent = True
     driver.apply(note, soon())
     driver.apply(of(note, "net2"), soon())
@@ -110,7 +110,7 @@ def test_a_known_pod_is_written_without_being_read(driver: PodNoteDriver, api: A
 
 
 def test_a_write_from_old_knowledge_is_refused_and_made_anew(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """Another writer changed the pod and the watch does not know: 409, then it is read, and no change is lost."""
+    """When another writer has changed the pod unseen, the server answers 409, the pod is read, and no change is lost."""
     api.silent = True
     api.change("default", "app", {"metadata": {"annotations": {"user/new": "kept too"}}})
     driver.apply(note, soon())
@@ -124,7 +124,7 @@ def test_a_write_from_old_knowledge_is_refused_and_made_anew(driver: PodNoteDriv
 
 
 def test_an_account_that_may_not_patch_reads_the_whole_pod(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """What the watch keeps is a part: a PUT carries what was just read, unknown fields, managedFields and status verbatim."""
+    """A watch keeps a part of a pod. So a PUT has what was just read: unknown fields, managedFields and status verbatim."""
     api.faults.append(Fault("PATCH", status=403))
     before = api.pod("default", "app")
     driver.apply(note, soon())
@@ -138,7 +138,7 @@ def test_an_account_that_may_not_patch_reads_the_whole_pod(driver: PodNoteDriver
 
 
 def test_a_put_is_never_made_from_old_knowledge(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """When the pod that is read for it differs from the one that is known, the note is made anew from what was read."""
+    """A PUT is made from the pod that was read for it, also where the watch knows another state."""
     driver.apply(note, soon())
     api.silent = True
     api.faults.append(Fault("PATCH", status=403))
@@ -165,7 +165,7 @@ def test_knowledge_is_no_reason_to_write_nothing(driver: PodNoteDriver, api: Api
 
 
 def test_knowledge_is_no_reason_to_refuse(driver: PodNoteDriver, watch: PodWatch, api: ApiServer, note: PodNote) -> None:
-    """So it is when the watch has another directory, or another writer's text, that the pod no longer has."""
+    """The pod is read, too, if the watch has another directory or another writer's text, which the pod no longer has."""
     for wrong in ({document.MAPPED_DIR: "/y/"}, {document.CONFIGURATION_DATA: "mine"}):
         api.silent = False
         api.change("default", "app", {"metadata": {"annotations": wrong}})
@@ -179,7 +179,7 @@ def test_knowledge_is_no_reason_to_refuse(driver: PodNoteDriver, watch: PodWatch
 
 
 def test_a_pod_that_is_known_to_end_is_left_alone(driver: PodNoteDriver, watch: PodWatch, api: ApiServer, note: PodNote) -> None:
-    """DEL of a pod on its way out, which is most of them, asks nothing."""
+    """DEL of a pod that is known to be deleted sends no request; most DELs are such."""
     driver.apply(note, soon())
     api.store.mark_deleted("default", "app")
     wait_until(lambda: (view := watch.view("default", "app", "u1")) and view.deleting)
@@ -189,7 +189,7 @@ def test_a_pod_that_is_known_to_end_is_left_alone(driver: PodNoteDriver, watch: 
 
 
 def test_another_pod_of_the_name_is_not_written(driver: PodNoteDriver, watch: PodWatch, api: ApiServer, note: PodNote) -> None:
-    """Neither when the watch knows the new one, nor when it still knows the old one."""
+    """Another pod of this name is not written to, whether the watch knows the new pod or still the old one."""
     api.silent = True
     api.change("default", "app", {"metadata": {"uid": "u2"}})
     with pytest.raises(NoteRefused, match="the pod is gone"):
@@ -205,13 +205,13 @@ def test_another_pod_of_the_name_is_not_written(driver: PodNoteDriver, watch: Po
 
 
 def test_a_pod_whose_uid_was_not_told_is_read(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """Under its name alone it might be an earlier pod."""
+    """A pod without a UID in the call is read: the watch may know an earlier pod of this name."""
     driver.apply(dataclasses.replace(note, uid=""), soon())
     assert asked(api) == ["GET", "PATCH"]
 
 
 def test_a_pod_that_is_not_known_yet_is_read(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """The runtime may be quicker than the watch; the next note uses this one's answer, or reads again."""
+    """The runtime may be quicker than the watch. The next note uses the answer to this one, or reads again."""
     api.silent = True
     api.add_pod({"metadata": {"name": "new", "uid": "u9"}, "spec": {"nodeName": "n1"}})
     driver.apply(dataclasses.replace(note, pod="new", uid="u9"), soon())
@@ -245,7 +245,7 @@ def test_a_write_that_fails_for_once_is_made_anew(driver: PodNoteDriver, api: Ap
 
 
 def test_a_write_whose_answer_was_lost_is_not_made_twice(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """It is found in the pod, which is read then."""
+    """After a lost answer the pod is read, and the note is found in it."""
     api.faults.append(Fault("PATCH", cut=10, times=1))
     driver.apply(note, soon())
     assert noted(api) == ["net1"]
@@ -264,7 +264,7 @@ def test_del_tries_for_a_second_at_most(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With a watch as without one: undo comes back whatever its deadline, raises nothing and says one line."""
+    """With and without a watch undo returns within its time, whatever the deadline, raises nothing and logs one line."""
     driver.apply(note, soon())
     before = len(asked(api))
     api.faults.append(fault)

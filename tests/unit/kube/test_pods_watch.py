@@ -1,4 +1,4 @@
-"""What the agent knows of its node's pods while the API server works, and what it never concludes."""
+"""What the agent knows of its node's pods while the API server works, and what it does not conclude from that."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def all_uids(api: ApiServer) -> frozenset[str]:
 
 
 def test_the_first_list_is_read_in_pages(api: ApiServer, watch: PodWatch) -> None:
-    """Three pages of our node's pods and one watch; no pod of another node is known."""
+    """Three pages of our node's pods and one watch are requested. No pod of another node is known."""
     wait_until(lambda: api.count("WATCH") == 1)  # it follows the second list
     assert api.count("LIST") == 6
     assert all(request.option("fieldSelector") == "spec.nodeName=n1" for request in api.requests)
@@ -132,7 +132,7 @@ def test_a_pod_is_seen_by_its_uid_only(api: ApiServer, watch: PodWatch) -> None:
 
 
 def test_a_pod_made_anew_replaces_the_one_of_its_name(api: ApiServer, watch: PodWatch) -> None:
-    """As with a StatefulSet: the old UID is gone and the new one is known."""
+    """When a pod is made anew under its name, as in a StatefulSet, the old UID is gone and the new one known."""
     old = api.pod("default", "p1")["metadata"]["uid"]
     new = api.add_pod(pod("p1"))["metadata"]["uid"]
     wait_until(lambda: watch.view("default", "p1", new))
@@ -197,7 +197,7 @@ def test_knowledge_grows_stale_without_a_word_from_the_server(api: ApiServer, tm
 
 
 def test_an_answer_to_our_own_request_is_taken_over(api: ApiServer, watch: PodWatch) -> None:
-    """It is used before the watch reports it; an older one, another pod's and a stranger's are not."""
+    """The answer is used before the watch reports it. An older one, another pod's and an invalid one are not."""
     api.silent = True
     before = api.pod("default", "p1")
     api.change("default", "p1", {"metadata": {"annotations": {document.MAPPED_DIR: "/x/"}}})
@@ -233,7 +233,7 @@ def test_an_event_that_comes_late_replaces_nothing_newer(api: ApiServer, watch: 
 
 
 def test_a_list_replaces_nothing_newer(api: ApiServer, watch: PodWatch) -> None:
-    """Nor does a list that was made before our own write was answered."""
+    """A list that was made before our own write was answered does not replace the answer."""
     newest = api.pod("default", "p1")
     watch.update({**newest, "metadata": {**newest["metadata"], "resourceVersion": "5000"}})
     api.store.compact()
@@ -272,13 +272,13 @@ def test_a_pod_that_can_not_be_kept_is_still_there(api: ApiServer, watch: PodWat
 
 @pytest.mark.parametrize("node", ["", "n1,metadata.name=x", "N1", "a b", "-"])
 def test_a_node_name_that_is_none_is_refused(api: ApiServer, tmp_path: Path, node: str) -> None:
-    """It is part of a question, and an empty one would ask for the pods of no node."""
+    """An invalid name of the node is refused: it is part of the request, and an empty one would ask for pods of no node."""
     with pytest.raises(InvalidConfig, match="node_name"):
         PodWatch(KubeClient(api.kubeconfig(tmp_path)).session, node)
 
 
 def test_tls_serves_as_well(tmp_path: Path) -> None:
-    """Over TLS events arrive and stopping is as prompt."""
+    """Events arrive over TLS, and stopping is as prompt."""
     with ApiServer(tls=tmp_path) as api:
         api.add_pod(pod("p1"))
         watch = synced(watch_of(api, tmp_path, PACE))
@@ -290,7 +290,7 @@ def test_tls_serves_as_well(tmp_path: Path) -> None:
 
 
 def test_annotations_that_decide_about_interfaces(api: ApiServer, tmp_path: Path) -> None:
-    """They are kept, and a change is reported by namespace and name; other annotations change nothing."""
+    """Annotations about interfaces are kept, and their changes reported by namespace and name. Others change nothing."""
     told: list[tuple[str, str]] = []
     watch = PodWatch(KubeClient(api.kubeconfig(tmp_path)).session, "n1", PACE, lambda *key: told.append(key))
     synced(watch)
