@@ -62,20 +62,20 @@ def interfaces(domain: str) -> list[ET.Element]:
 
 
 def ours(domain: str, network: str = "net1") -> dict[str, dict[str, str]]:
-    """The network's interface: child -> attributes."""
+    """The interface on the network: the attributes of each child."""
     (found,) = [each for each in interfaces(domain) if any(a.get("name") == f"ua-{network}" for a in each.findall("alias"))]
     assert found.get("type") == "vhostuser"
     return {child.tag: dict(child.attrib) for child in found}
 
 
 def backing(domain: str) -> dict[str, dict[str, str]]:
-    """memoryBacking: child -> attributes."""
+    """memoryBacking: the attributes of each child."""
     (found,) = ET.fromstring(domain).findall("memoryBacking")
     return {child.tag: dict(child.attrib) for child in found}
 
 
 def with_memory(inner: str) -> str:
-    """PLAIN with something behind its `<memory>`."""
+    """PLAIN with this text behind its `<memory>`."""
     return PLAIN.replace("</memory>\n", f"</memory>\n  {inner}\n")
 
 
@@ -85,7 +85,7 @@ def with_device(inner: str) -> str:
 
 
 def complete(name: str) -> str:
-    """A file of `data`; a part of a definition is given what mutating needs, and the template an interface that is not ours."""
+    """A file of `data`. A part of a definition gets what the mutator needs; the template gets an interface that is not ours."""
     text = (DATA / name).read_text()
     text = text.replace("{{ . }}", '<interface type="ethernet"><alias name="ua-default"/></interface>')
     return text if "<devices>" in text else text.replace("</domain>", "  <devices/>\n</domain>")

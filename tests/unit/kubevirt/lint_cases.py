@@ -100,7 +100,7 @@ def _type(files: Files, name: str) -> object:
 
 
 def _path(files: Files, path: str = "/var/run/vhostuser/x.sock") -> object:
-    """The socket as the annotation has it."""
+    """The annotation with this path of the socket."""
     files.spec(path=path)
     return files
 
@@ -121,7 +121,7 @@ def _rename(files: Files, name: str) -> None:
 
 
 def _one_mac(files: Files, bridge: Any) -> None:
-    """Both interfaces of the VM have one MAC; the second is on network `other`, whose `host.bridge` has this; None: not given."""
+    """Give both interfaces of the VM one MAC. The second is on network `other`, with this `host.bridge`, if any."""
     files.nic["macAddress"] = "02:00:00:00:00:01"
     files.second_nic(macAddress="02:00:00:00:00:01")["multus"]["networkName"] = "other"
     if bridge is not None:

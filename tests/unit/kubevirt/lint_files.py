@@ -1,4 +1,4 @@
-"""A cluster's manifests without any fault, into which tests of the lint put faults."""
+"""A cluster's manifests without any fault. Tests of the lint put faults into them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WANTED = ManifestOptions(mtu=9000, queues=2, vlan=5, dedicated=True, hugepages="
 
 
 class Files:
-    """The manifests of a cluster without any fault, to be changed. Each object is its own."""
+    """The manifests of a cluster without any fault, as objects of the test's own that it may change."""
 
     def __init__(self, wanted: ManifestOptions = WANTED) -> None:
         [self.kubevirt] = [each.object for each in kubevirt_manifests(wanted)]
@@ -48,7 +48,7 @@ class Files:
         return self.domain["devices"]["interfaces"][1]  # type: ignore[no-any-return]
 
     def spec(self, **keys: Any) -> None:
-        """Set the annotation of the interface to this."""
+        """Set the annotation of the interface to this value."""
         self.template["metadata"]["annotations"] = {OURS: json.dumps({"dpdk": keys})}
 
     def config(self, **keys: Any) -> None:
@@ -57,7 +57,7 @@ class Files:
         self.network["spec"]["config"] = json.dumps({key: value for key, value in config.items() if value is not None})
 
     def second_nic(self, **keys: Any) -> dict[str, Any]:
-        """One more interface on the same network."""
+        """Add one more interface on the same network."""
         self.domain["devices"]["interfaces"].append({"name": "more", "binding": {"name": "vhostuser"}} | keys)
         networks = self.template["spec"]["networks"]
         networks.append({"name": "more", "multus": {"networkName": "dpdk"}})
@@ -87,13 +87,13 @@ def plugin(name: str = "mine", **hook: Any) -> dict[str, Any]:
 
 
 def launcher_plugin(*points: str, name: str = "userspace-cni-vhostuser", **sidecar: Any) -> dict[str, Any]:
-    """The same in the form of KubeVirt 1.10, asked at these hook points."""
+    """A Plugin object in the form of KubeVirt 1.10, which is called at these hook points."""
     asked = {"socketPath": f"/var/run/kubevirt-plugin/{name}/a.sock", "permittedHooks": list(points), **sidecar}
     return {**plugin(name), "spec": {"launcherHooks": [{"sidecar": asked}]}}
 
 
 def policy(allow: Any, **selectors: Any) -> dict[str, Any]:
-    """A MigrationPolicy, which is for all VMs unless selectors are given."""
+    """A MigrationPolicy. It is for all VMs unless it has selectors."""
     spec = {"allowPostCopy": allow, "selectors": selectors}
     return {"apiVersion": "migrations.kubevirt.io/v1alpha1", "kind": "MigrationPolicy", "spec": spec}
 
@@ -116,7 +116,7 @@ def pod(**spec: Any) -> dict[str, Any]:
 def told_pod(
     mode: str = "server", path: str = "/var/run/kubevirt/vhostuser/a.sock", mac: str = "02:00:00:00:00:01"
 ) -> dict[str, Any]:
-    """The same with what Multus and KubeVirt tell of network dpdk."""
+    """A launcher pod with the annotations that Multus and KubeVirt write for network dpdk."""
     device = {"type": "vhost-user", "vhost-user": {"mode": mode, "path": path}}
     status = [{"name": "ns/dpdk", "interface": "pod5010c6ff3d0", "mac": "02:00:00:00:00:01", "device-info": device}]
     info = {"interfaces": [{"network": "dpdk", "mac": mac}]}

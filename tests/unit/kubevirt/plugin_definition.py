@@ -1,4 +1,4 @@
-"""The definition of KubeVirt's Plugin in either version, and an object as an API server with that definition stores it."""
+"""The definition of KubeVirt's Plugin in both versions, and objects as an API server with such a definition stores them."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def definition(version: str) -> dict[str, Any]:
 
 
 def stored(plugin: Mapping[str, Any], version: str) -> dict[str, Any]:
-    """The object as a server with that definition gives it: unknown fields are gone."""
+    """The object as a server with that definition stores it, without unknown fields."""
     kept: dict[str, Any] = copy.deepcopy(dict(plugin))
     prune({**schema(FILES[version])["properties"]["spec"]}, kept["spec"])
     return kept
 
 
 def refused(plugin: Mapping[str, Any], version: str) -> list[str]:
-    """Why such a server refuses the object: by its schema, as `kubectl apply` has it validated, and by the schema's rules."""
+    """Why such a server refuses the object: by its schema, which `kubectl apply` validates, and by the schema's rules."""
     whole = schema(FILES[version])
     return [*faults(plugin, whole), *_broken(whole, plugin)]
 
 
 def _broken(node: Mapping[str, Any], value: Any) -> Iterator[str]:
-    """The messages of the rules that do not hold, here and below."""
+    """The messages of the rules that the object breaks, of its own schema and those below."""
     yield from (each["message"] for each in node.get(_RULES, ()) if not evaluated(each["rule"], {"self": value}))
     if isinstance(value, list):
         for item in value:

@@ -1,7 +1,7 @@
-"""A CRD's schema as far as we have it, and what in an object does not fit it.
+"""The part of a CRD's schema that we have, and the faults of an object by it.
 
-The API server's rules for structural schemas: types, required keys, patterns, enumerations, lengths; a key that no schema knows
-would be dropped there without a word, so it counts as a fault here.
+The rules are the API server's for structural schemas: types, required keys, patterns, enumerations, lengths. A server would
+drop a key that no schema knows without a word, so such a key counts as a fault here.
 """
 
 from __future__ import annotations

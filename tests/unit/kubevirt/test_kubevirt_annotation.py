@@ -1,4 +1,4 @@
-"""The VMI annotation: allowed values, and refused ones."""
+"""The VMI annotation: values that are accepted, and values that are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEYS = st.sampled_from(["path", "mode", "mtu", "queues", "rxQueueSize", "txQueue
 
 
 def read(value: Any) -> dict[str, InterfaceAnnotation]:
-    """The specs of an annotation with that JSON value."""
+    """The specs of an annotation with this JSON value."""
     return read_annotation(json.dumps(value), NETWORKS)
 
 
@@ -35,7 +35,7 @@ def test_no_annotation_asks_for_nothing() -> None:
 
 
 def test_every_key_is_optional() -> None:
-    """A network may be named with nothing asked for, and with everything."""
+    """A network may have none of the keys, or all of them."""
     everything = {
         "path": "/var/run/kubevirt/a.sock",
         "mode": "client",
@@ -86,7 +86,7 @@ def test_a_network_that_the_vm_does_not_have_is_refused() -> None:
 @pytest.mark.parametrize("size", [0, 128, 300, 2048])
 @pytest.mark.parametrize("key", ["rxQueueSize", "txQueueSize"])
 def test_a_ring_that_qemu_refuses_has_its_own_name(key: str, size: int) -> None:
-    """QEMU ends over such a size, when the VM starts: it is refused before, as ring-size."""
+    """A ring size with which QEMU would end when the VM starts is refused before that, as ring-size."""
     with pytest.raises(DefinitionRefused) as caught:
         read({"net1": {key: size}})
     assert caught.value.name == "ring-size"
@@ -129,7 +129,7 @@ def test_any_text_gives_specs_or_a_named_error(text: str) -> None:
 
 @given(st.dictionaries(st.sampled_from(sorted(NETWORKS)), st.dictionaries(KEYS, JSON | st.sampled_from([256, 1500, "server"]))))
 def test_any_object_of_the_right_form_gives_specs_or_a_named_error(value: dict[str, Any]) -> None:
-    """What passes is within the ranges that QEMU takes."""
+    """Accepted values are within the ranges that QEMU takes."""
     try:
         found = read(value)
     except KubevirtError:

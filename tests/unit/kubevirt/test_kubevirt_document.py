@@ -1,4 +1,4 @@
-"""XML as byte spans, and edits of it."""
+"""XML as spans of bytes, and edits of it."""
 
 from __future__ import annotations
 
@@ -113,13 +113,13 @@ def test_names_attributes_and_namespaces_are_resolved() -> None:
 
 
 def test_text_is_resolved() -> None:
-    """References and CDATA count, comments do not."""
+    """An element's text has references and CDATA resolved, and no comments."""
     document, root = read("<a> &#52;<!-- 9 --><![CDATA[2]]></a>")
     assert document.text(root) == " 42"
 
 
 def test_a_second_element_where_one_is_known_is_refused() -> None:
-    """Which of the two libvirt would take is not known."""
+    """A second element is refused: which of the two libvirt would use is unknown."""
     _, root = read("<a><b/><b/></a>")
     with pytest.raises(BadInput, match="2 <b> elements"):
         root.find("b")
@@ -127,7 +127,7 @@ def test_a_second_element_where_one_is_known_is_refused() -> None:
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_hostile_documents_are_refused(hostile: str) -> None:
-    """They are neither resolved nor crash the parser, and the message does not quote them."""
+    """Hostile documents are refused: nothing is resolved, the parser does not crash, and the message does not quote them."""
     with pytest.raises(BadInput) as refused:
         read_document(HOSTILE[hostile])
     assert len(str(refused.value)) < 400
@@ -147,13 +147,13 @@ def test_hostile_documents_are_refused(hostile: str) -> None:
     ],
 )
 def test_bytes_that_are_not_utf8_are_refused(raw: bytes) -> None:
-    """UTF-16 and UTF-32 with and without their marks, Latin-1, and UTF-8 that is none."""
+    """UTF-16 and UTF-32 with and without their marks, Latin-1, and invalid UTF-8 are refused."""
     with pytest.raises(BadInput):
         read_document(raw)
 
 
 def test_the_largest_that_is_read() -> None:
-    """The limits are inclusive."""
+    """A document that has exactly the largest size is read."""
     deep = "<a>" * DEPTH_MAX + "</a>" * DEPTH_MAX
     assert len(list(elements(read_document(deep).root))) == DEPTH_MAX
     large = "<a>" + " " * (BYTES_MAX - 7) + "</a>"
@@ -162,7 +162,7 @@ def test_the_largest_that_is_read() -> None:
 
 @given(st.text(alphabet="<>/ab='\"&;! -[]?\n\r\t\0é", max_size=60) | st.text(max_size=30))
 def test_any_text_is_a_document_or_refused(text: str) -> None:
-    """Nothing but BadInput is raised, and spans nest."""
+    """Any text raises nothing but BadInput, and the spans of a document nest."""
     try:
         document = read_document(text)
     except BadInput:
@@ -174,13 +174,13 @@ def test_any_text_is_a_document_or_refused(text: str) -> None:
 
 
 def test_no_edit_is_no_change() -> None:
-    """What is not edited are the bytes that came."""
+    """Bytes that are not edited stay as they came."""
     document, _ = read(ODD)
     assert Edits(document).apply() == ODD.encode()
 
 
 def test_an_attribute_is_changed_in_its_place() -> None:
-    """Quotes, blanks and order stay; a new one comes last, also in a tag that closes itself."""
+    """Quotes, blanks and order of attributes stay. A new attribute comes last, also in a tag that closes itself."""
     document, root = read(ODD)
     edits = Edits(document)
     edits.set_attribute(root, "a", "3'\"<&\n")
@@ -195,7 +195,7 @@ def test_an_attribute_is_changed_in_its_place() -> None:
 
 @given(TEXT)
 def test_an_escaped_value_comes_back(value: str) -> None:
-    """Whatever XML can hold at all is read as it was, within either quotes; nothing in it becomes markup."""
+    """Every value that XML can hold is read as it was written, within either kind of quotes. Nothing in it becomes markup."""
     for quote in "'\"":
         raw = f"<a b={quote}{escape(value)}{quote}/>"
         try:
@@ -221,18 +221,18 @@ def test_an_escaped_value_comes_back(value: str) -> None:
     ],
 )
 def test_a_child_is_appended_as_its_surroundings_are(before: str, after: str) -> None:
-    """Behind the last child and indented like it; a document without line breaks gets none."""
+    """A child is put behind the last one with the same indentation. A document without line breaks gets none."""
     assert edited(before, Fragment("n")) == after
 
 
 def test_children_are_written_in_order_and_nested() -> None:
-    """Several at once, with their own children one step deeper."""
+    """Several children are appended at once, with their own children one level deeper."""
     fragments = (Fragment("n", {"a": "'"}, (Fragment("m"),)), Fragment("o"))
     assert edited("<r>\n <x/>\n</r>", *fragments) == "<r>\n <x>\n   <n a='&apos;'>\n     <m/>\n   </n>\n   <o/>\n </x>\n</r>"
 
 
 def test_siblings_are_inserted_before_and_behind() -> None:
-    """Each with its neighbour's indentation, in the order of the calls."""
+    """Siblings get their neighbour's indentation, and stand in the order of the calls."""
     document, root = read("<r>\n  <x/>\n</r>")
     edits = Edits(document)
     for name in ("a", "b"):
@@ -243,7 +243,7 @@ def test_siblings_are_inserted_before_and_behind() -> None:
 
 
 def test_an_element_is_removed_with_its_line() -> None:
-    """No blank line stays behind."""
+    """No blank line is left where an element was removed."""
     document, root = read("<r>\n  <x/>\n  <y/>\n</r>")
     edits = Edits(document)
     edits.remove(root.children[1], root)
@@ -251,7 +251,7 @@ def test_an_element_is_removed_with_its_line() -> None:
 
 
 def test_two_edits_of_one_place_are_a_mistake() -> None:
-    """They are an error, because the result would be neither of them."""
+    """Two edits of one place are an error, because the result would be neither of them."""
     document, root = read("<r><x/></r>")
     edits = Edits(document)
     edits.append(root.children[0], [Fragment("n")], root)

@@ -1,4 +1,4 @@
-"""vhost-user interfaces in definitions: facts, corrections, memory, MTU, and what is refused."""
+"""vhost-user interfaces in definitions: what is written and corrected, memory, MTU, and what is refused."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SHARED = "<memoryBacking><source type='memfd'/><access mode='shared'/></memoryBa
 
 
 def refused(domain: str = PLAIN, **more: Any) -> KubevirtError:
-    """Why a definition is refused. `interface` and `source`: what those of net1 have; `policy`; the rest is the VM's."""
+    """Why a definition is refused. `interface` and `source` change those of net1, `policy` is the MTU's, the rest is the VM's."""
     interface = VmInterface("net1", "vhostuser", **more.pop("interface", {}))
     found = {"net1": source(**more.pop("source", {}))}
     policy = more.pop("policy", Policy())
@@ -74,7 +74,7 @@ def live(domain: str = LIVE, memory: str = SHARED) -> str:
 
 
 def test_an_interface_has_what_libvirt_and_kubevirt_need() -> None:
-    """MAC, unix socket with QEMU as server, KubeVirt's model and alias, no boot ROM, and nothing that was not asked for."""
+    """The interface has MAC, unix socket with QEMU as server, KubeVirt's model and alias, no boot ROM, and nothing unasked."""
     assert ours(mutated(PLAIN)) == {
         "mac": {"address": "02:00:00:00:00:01"},
         "source": {"type": "unix", "path": "/var/run/kubevirt/vhostuser/net1.sock", "mode": "server"},
@@ -106,7 +106,7 @@ def test_an_interface_has_what_libvirt_and_kubevirt_need() -> None:
 def test_what_the_vm_says_of_its_interface_is_written(
     interface: dict[str, Any], child: str, attributes: dict[str, str] | None
 ) -> None:
-    """Each field of the VM's interface has its element, and what it leaves to libvirt has none."""
+    """Each field of the VM's interface becomes its element. A field that is left out becomes none."""
     machine = vm(VmInterface("net1", "vhostuser", **interface))
     assert ours(mutated(PLAIN, machine)).get(child) == attributes
 
@@ -123,7 +123,7 @@ def test_what_the_vm_says_of_its_interface_is_written(
     ],
 )
 def test_queues_and_rings_that_are_asked_for(found: dict[str, Any], driver: dict[str, str]) -> None:
-    """They are the source's; one queue is never written, because libvirt drops it."""
+    """Queues and ring sizes are the source's. A single queue is never written, because libvirt drops it."""
     assert ours(mutated(PLAIN, found={"net1": source(**found)}))["driver"] == {"name": "vhost", **driver}
 
 
@@ -144,29 +144,29 @@ def test_queues_and_rings_that_are_asked_for(found: dict[str, Any], driver: dict
     ],
 )
 def test_multiqueue_gives_a_queue_for_each_vcpu(vcpu: str, queues: str | None) -> None:
-    """KubeVirt's rule: vCPUs that are there at start, not those that may be plugged in; and no more than a DPDK port takes."""
+    """As by KubeVirt's rule, the vCPUs at the start count, not those that can be plugged in, up to what a DPDK port takes."""
     domain = PLAIN.replace('<vcpu placement="static">4</vcpu>', vcpu)
     assert ours(mutated(domain, vm(multiqueue=True, vcpus=6)))["driver"].get("queues") == queues
 
 
 def test_queues_that_are_asked_for_beat_multiqueue() -> None:
-    """The annotation takes precedence; plugged vCPUs may use its queues."""
+    """The annotation's queues count more than multiqueue. vCPUs that are plugged in may use them."""
     domain = PLAIN.replace('">4<', '" current="1">4<')
     assert ours(mutated(domain, vm(multiqueue=True), {"net1": source(queues=3)}))["driver"]["queues"] == "3"
 
 
 def test_a_client_has_nothing_of_a_server() -> None:
-    """When the switch is the server QEMU connects, and nothing else differs."""
+    """When the switch is the server, QEMU connects. Nothing else differs."""
     assert ours(mutated(PLAIN, found={"net1": source(mode="client")}))["source"]["mode"] == "client"
 
 
 def test_transitional_machines_have_transitional_interfaces() -> None:
-    """For guests older than virtio 1.0."""
+    """Guests older than virtio 1.0 get a transitional interface."""
     assert ours(mutated(PLAIN, vm(transitional=True)))["model"] == {"type": "virtio-transitional"}
 
 
 def test_encrypted_memory_needs_the_iommu_and_no_rom() -> None:
-    """As KubeVirt does for its own interfaces in a VM with launchSecurity."""
+    """With launchSecurity the interface gets what KubeVirt gives its own interfaces: the IOMMU, and no ROM."""
     domain = with_memory('<launchSecurity type="sev"><policy>0x0003</policy></launchSecurity>')
     found = ours(mutated(domain, vm(VmInterface("net1", "vhostuser", boot_order=1))))
     assert found["driver"] == {"name": "vhost", "iommu": "on"}
@@ -174,18 +174,18 @@ def test_encrypted_memory_needs_the_iommu_and_no_rom() -> None:
 
 
 def test_a_mac_is_written_as_libvirt_writes_it() -> None:
-    """Kubernetes takes dashes and capitals."""
+    """Dashes and capitals, which Kubernetes accepts, become libvirt's form."""
     assert ours(mutated(PLAIN, found={"net1": source(mac="02-00-00-00-00-AB")}))["mac"] == {"address": "02:00:00:00:00:ab"}
 
 
 def test_values_can_not_become_markup() -> None:
-    """A path with quotes and angle brackets is a path."""
+    """A path with quotes and angle brackets stays a path."""
     path = "/run/a'b\"<interface/>&amp;"
     assert ours(mutated(PLAIN, found={"net1": source(path=path)}))["source"]["path"] == path
 
 
 def test_interfaces_come_in_the_vms_order_behind_all_others() -> None:
-    """Guests number their NICs by it; other interfaces keep their places."""
+    """Guests number their NICs by this order. Other interfaces keep their places."""
     machine = vm(VmInterface("net2", "vhostuser"), VmInterface("default"), VmInterface("net1", "vhostuser"))
     domain = with_device(f"{PASST}\n    {VHOST_DISK}")
     after = mutated(domain, machine, {name: source(name) for name in ("net1", "net2")})
@@ -197,7 +197,7 @@ def test_interfaces_come_in_the_vms_order_behind_all_others() -> None:
 
 @pytest.mark.parametrize("first", ["net1", "net2", "net3"])
 def test_a_missing_one_takes_its_place_among_those_that_are_there(first: str) -> None:
-    """Also when another run knew fewer sources."""
+    """A missing interface takes its place in the VM's order, also when an earlier run knew fewer sources."""
     machine = vm(*(VmInterface(f"net{number}", "vhostuser") for number in (1, 2, 3)))
     found = sources(machine)
     once = mutated(PLAIN, machine, {first: found[first]})
@@ -205,7 +205,7 @@ def test_a_missing_one_takes_its_place_among_those_that_are_there(first: str) ->
 
 
 def test_a_missing_one_follows_the_one_before_it() -> None:
-    """Also when another sidecar's interface came in behind that."""
+    """A missing interface follows the one before it, also when another sidecar's interface stands behind that."""
     machine = vm(VmInterface("net1", "vhostuser"), VmInterface("net2", "vhostuser"))
     domain = mutated(with_device('<interface type="ethernet"/>'), machine, {"net1": source()})
     domain = domain.replace('<interface type="ethernet"/>', "").replace(
@@ -215,13 +215,13 @@ def test_a_missing_one_follows_the_one_before_it() -> None:
 
 
 def test_the_longest_path_is_taken() -> None:
-    """107 bytes are the most that a unix socket's path can have."""
+    """A path of 107 bytes, the most that a unix socket can have, is accepted."""
     path = "/" + "a" * 106
     assert ours(mutated(PLAIN, found={"net1": source(path=path)}))["source"]["path"] == path
 
 
 def test_other_interfaces_and_vhost_user_devices_are_left_alone() -> None:
-    """passt beside us is vhost-user too, and so may be a disk: not a byte of them changes."""
+    """passt's interface and some disks are vhost-user, too: no byte of them changes."""
     after = mutated(with_device(f"{PASST}\n    {VHOST_DISK}"))
     assert PASST in after
     assert VHOST_DISK in after
@@ -235,7 +235,7 @@ def test_without_sources_a_definition_comes_back_unread() -> None:
 
 
 def test_an_absent_interface_is_left_out() -> None:
-    """`state: absent` is an unplugged NIC."""
+    """An interface with `state: absent`, an unplugged NIC, is not written."""
     machine = vm(VmInterface("net1", "vhostuser", state="absent"))
     assert mutate(PLAIN, machine, {"net1": source()}) == PLAIN
 
@@ -244,7 +244,7 @@ def test_an_absent_interface_is_left_out() -> None:
 
 
 def test_what_libvirt_rewrote_is_ours_still() -> None:
-    """Live XML has an address, an empty target, and no queues='1': nothing is written again."""
+    """Live XML has an address, an empty target and no queues='1'. Nothing is written again."""
     domain = live()
     assert mutated(domain, found={"net1": source(queues=1, rx_queue_size=1024)}) == domain
 
@@ -261,14 +261,14 @@ def test_what_libvirt_rewrote_is_ours_still() -> None:
     ],
 )
 def test_only_what_differs_is_corrected(old: str, new: str) -> None:
-    """One attribute goes back to what it must be, and every other byte of the interface stays."""
+    """One attribute is set to what it must be. Every other byte of the interface stays."""
     found = {"net1": source(rx_queue_size=1024)}
     expected = live(LIVE.replace(old, new.replace("down", "up")) if "link" in new else LIVE)
     assert mutated(live(LIVE.replace(old, new)), found=found) == expected
 
 
 def test_what_is_missing_is_added_and_what_is_unknown_kept() -> None:
-    """Another sidecar's tuning, comments and unknown future elements stay."""
+    """Another sidecar's tuning, comments and unknown elements stay."""
     odd = LIVE.replace("<target dev=''/>", "<!-- c --><coalesce><rx/></coalesce>").replace(
         "rx_queue_size='1024'", "txmode='timer'"
     )
@@ -280,7 +280,7 @@ def test_what_is_missing_is_added_and_what_is_unknown_kept() -> None:
 
 
 def test_a_stripped_interface_is_made_whole() -> None:
-    """What KubeVirt's own model leaves of ours after another sidecar wrote it anew has no path: it gets one again."""
+    """When another sidecar wrote our interface anew from KubeVirt's model, it lost its path. It gets the path again."""
     lossy = '<interface type="vhostuser"><source></source><model type="virtio"></model><alias name="ua-net1"></alias></interface>'
     after = ours(mutated(live(lossy), found={"net1": source(queues=2)}))
     assert after["source"] == {"type": "unix", "path": "/var/run/kubevirt/vhostuser/net1.sock", "mode": "server"}
@@ -289,34 +289,34 @@ def test_a_stripped_interface_is_made_whole() -> None:
 
 
 def test_a_self_closing_interface_without_alias_is_not_ours() -> None:
-    """Without our alias it is not ours."""
+    """An interface without our alias is not ours."""
     after = mutated(live("<interface type='vhostuser'/>"))
     assert "<interface type='vhostuser'/>" in after
     assert len(interfaces(after)) == 2
 
 
 def test_a_listening_socket_does_not_reconnect() -> None:
-    """libvirt refuses `<reconnect>` in server mode: one that a client left goes."""
+    """libvirt refuses `<reconnect>` in server mode, so one that is left of client mode is removed."""
     client = LIVE.replace("mode='server'/>", "mode='client'>\n        <reconnect enabled='yes' timeout='1'/>\n      </source>")
     assert "reconnect" not in mutated(live(client))
     assert "reconnect" in mutated(live(client), found={"net1": source(mode="client")})
 
 
 def test_a_mac_is_compared_whatever_its_case() -> None:
-    """Capitals are no difference."""
+    """MACs that differ only in capitals are equal."""
     domain = live(LIVE.replace("02:00:00:00:00:01", "02:00:00:00:00:AB"))
     assert mutated(domain, found={"net1": source(mac="02:00:00:00:00:ab")}) == domain
 
 
 def test_an_address_is_compared_as_a_number() -> None:
-    """0x1 and 0x01 are one slot."""
+    """The slots 0x1 and 0x01 are equal."""
     machine = vm(VmInterface("net1", "vhostuser", pci_address="0000:01:00.0"))
     domain = live(LIVE.replace("bus='0x01' slot='0x00'", "bus='1' slot='0x0'"))
     assert mutated(domain, machine) == domain
 
 
 def test_an_address_that_is_asked_for_replaces_another() -> None:
-    """The VM's own spec counts more than what libvirt chose."""
+    """The address in the VM's spec replaces the one that libvirt chose."""
     machine = vm(VmInterface("net1", "vhostuser", pci_address="0000:05:00.0"))
     assert ours(mutated(live(), machine))["address"]["bus"] == "0x05"
 
@@ -332,7 +332,7 @@ def test_an_address_that_is_asked_for_replaces_another() -> None:
     ],
 )
 def test_an_alias_that_is_anothers_is_refused(device: str) -> None:
-    """Two devices of one alias are no definition, and another's interface is not changed into ours."""
+    """Two devices with one alias are refused, and another's interface is not changed into ours."""
     error = refused(live(device))
     assert (type(error), error.name) == (DefinitionRefused, "foreign-interface")
     assert "net1" in error.message
@@ -368,17 +368,17 @@ def test_an_alias_that_is_anothers_is_refused(device: str) -> None:
     ],
 )
 def test_memory_is_shared_whatever_it_was(before: str, after: dict[str, dict[str, str]]) -> None:
-    """Access is shared, and the source is memfd unless hugepages or a file are."""
+    """Memory gets shared access. Its source is memfd unless it is hugepages or a file."""
     assert backing(mutated(with_memory(before))) == after
 
 
 def test_memory_that_is_shared_already_stays_as_it_is() -> None:
-    """With virtiofs KubeVirt shares memory itself."""
+    """With virtiofs KubeVirt itself shares the memory. That is not changed."""
     assert VIRTIOFS in mutated(with_memory(VIRTIOFS))
 
 
 def test_memory_backing_has_a_place_in_any_definition() -> None:
-    """Behind the memory's size, else at the beginning."""
+    """memoryBacking is put behind the memory's size, or at the beginning if there is none."""
     assert (
         "</memory>\n  <memoryBacking>\n    <source type='memfd'/>\n    <access mode='shared'/>\n  </memoryBacking>\n  <vcpu"
         in mutated(PLAIN)
@@ -399,13 +399,13 @@ def test_memory_backing_has_a_place_in_any_definition() -> None:
     ],
 )
 def test_memory_that_is_private_on_purpose_is_refused(domain: str, named: str) -> None:
-    """An explicit value is not overridden, but named."""
+    """Memory that is explicitly private is refused by name, not changed."""
     error = refused(domain)
     assert (error.name, named in error.message) == ("private-memory", True)
 
 
 def test_a_shared_numa_cell_is_kept() -> None:
-    """It has the value that we need."""
+    """A NUMA cell that is shared has the value that we need, and stays."""
     cell = "<cpu><numa><cell id='0' memAccess='shared'/></numa></cpu>"
     assert cell in mutated(with_memory(cell))
 
@@ -429,7 +429,7 @@ def test_a_shared_numa_cell_is_kept() -> None:
     ],
 )
 def test_an_mtu_element_is_written_by_policy(policy: Policy, size: str | None) -> None:
-    """Where libvirt is known to take it, or where the operator says so."""
+    """The element is written if libvirt is known to accept it, or if the operator asks for it."""
     after = ours(mutated(PLAIN, found={"net1": source(mtu=9000)}, policy=policy))
     assert after.get("mtu") == (None if size is None else {"size": size})
 
@@ -441,7 +441,7 @@ def test_an_unknown_mtu_is_not_written(mtu: Any) -> None:
 
 
 def overridden(domain: str) -> list[dict[str, Any]]:
-    """Overrides: alias, and its properties by name."""
+    """The properties of each override, by name, by its alias."""
     return [
         {
             "alias": device.get("alias"),
@@ -469,7 +469,7 @@ def overridden(domain: str) -> list[dict[str, Any]]:
     ],
 )
 def test_an_mtu_override_is_merged(root: str, override: str, expected: list[dict[str, Any]]) -> None:
-    """With others' overrides, under any prefix, or none yet."""
+    """Our override joins those of others, under any prefix, or is the first."""
     namespace = QEMU[1:-1]
     domain = PLAIN.replace("<domain", "<domain" + root.format(namespace))
     domain = domain.replace("</domain>", f"{override.format(namespace)}</domain>")
@@ -494,7 +494,7 @@ def test_an_mtu_override_is_merged(root: str, override: str, expected: list[dict
     ],
 )
 def test_an_mtu_joins_overrides_of_the_same_device(device: str, expected: dict[str, Any]) -> None:
-    """One device has one list of overrides, and one MTU."""
+    """A device has one list of overrides, and one MTU in it."""
     domain = PLAIN.replace("<domain", f"<domain xmlns:q='{QEMU[1:-1]}'").replace(
         "</domain>", f"<q:override>{device}</q:override></domain>"
     )
@@ -531,7 +531,7 @@ def test_an_mtu_joins_overrides_of_the_same_device(device: str, expected: dict[s
     ],
 )
 def test_what_could_not_work_is_refused_by_name(more: dict[str, Any], name: str, told: str) -> None:
-    """Before the VM starts, with network, what it is and what to do about it."""
+    """The refusal comes before the VM starts, and names network, trap and remedy."""
     error = refused(**more)
     assert (type(error), error.name) == (DefinitionRefused, name)
     assert told in error.message
@@ -572,24 +572,24 @@ def test_what_could_not_work_is_refused_by_name(more: dict[str, Any], name: str,
     ids=str,
 )
 def test_what_can_not_be_read_is_bad_input(more: dict[str, Any]) -> None:
-    """Of the VM, of a source, of the definition: nothing else is raised."""
+    """An unreadable VM, source or definition raises BadInput and nothing else."""
     assert type(refused(**more)) is BadInput
 
 
 def test_a_name_that_libvirt_takes_in_no_alias_is_bad_input() -> None:
-    """KubeVirt takes no such name either."""
+    """A name that libvirt accepts in no alias is refused, as KubeVirt refuses it."""
     with pytest.raises(BadInput, match="alias"):
         mutate(PLAIN, vm(VmInterface("net.1", "vhostuser")), {"net.1": source()})
 
 
 def test_a_source_for_no_interface_is_bad_input() -> None:
-    """It would be silently dropped."""
+    """A source without an interface is refused: it would be lost silently."""
     with pytest.raises(BadInput, match="net9"):
         mutate(PLAIN, vm(), {"net9": source("net9")})
 
 
 def test_two_networks_of_one_socket_are_refused() -> None:
-    """QEMU would listen twice at one path, and the first network would not work."""
+    """With one socket for two networks QEMU would listen twice at one path, and the first network would not work."""
     machine = vm(VmInterface("net1", "vhostuser"), VmInterface("net2", "vhostuser"))
     with pytest.raises(DefinitionRefused, match="net1 too") as error:
         mutate(PLAIN, machine, {"net1": source(path="/run/s"), "net2": source("net2", path="/run/s")})
@@ -609,7 +609,7 @@ def test_two_networks_of_one_socket_are_refused() -> None:
 )
 @pytest.mark.parametrize("root", ["/var/run", "/run"])
 def test_a_socket_that_another_device_has_is_refused(device: str, root: str) -> None:
-    """QEMU would have two devices on one path; an interface of ours that has it already is none."""
+    """QEMU would have two devices at one path. An interface of ours that has the path already is accepted."""
     other = device.format(f"{root}/kubevirt/vhostuser/net1.sock")
     for domain in (with_device(other), live(LIVE + other)):
         error = refused(domain)
@@ -618,7 +618,7 @@ def test_a_socket_that_another_device_has_is_refused(device: str, root: str) -> 
 
 
 def test_interfaces_of_ours_may_change_sockets() -> None:
-    """What each has is corrected, so that none of it counts as another's."""
+    """Two interfaces of ours may exchange sockets: both are corrected, so neither socket counts as another device's."""
     machine = vm(VmInterface("net1", "vhostuser"), VmInterface("net2", "vhostuser"))
     before = mutated(PLAIN, machine)
     changed = {"net1": source(path="/var/run/kubevirt/vhostuser/net2.sock"), "net2": source("net2", path="/var/run/x/a")}
@@ -626,7 +626,7 @@ def test_interfaces_of_ours_may_change_sockets() -> None:
 
 
 def test_two_networks_of_one_address_are_refused() -> None:
-    """By their names, which libvirt does not know."""
+    """The refusal names both networks; libvirt's own would not."""
     machine = vm(*(VmInterface(name, "vhostuser", pci_address="0000:02:00.0") for name in ("net1", "net2")))
     with pytest.raises(DefinitionRefused, match="network net1") as error:
         mutate(PLAIN, machine, sources(machine))
@@ -634,7 +634,7 @@ def test_two_networks_of_one_address_are_refused() -> None:
 
 
 def test_an_address_that_ours_has_is_free_once_it_moves() -> None:
-    """Two interfaces of ours may change places; one that libvirt gave to ours is taken like any other."""
+    """Two interfaces of ours may exchange addresses. An address that libvirt gave to one of ours can be taken by another."""
     there, other = (
         VmInterface("net1", "vhostuser", pci_address="0000:05:00.0"),
         VmInterface("net2", "vhostuser", pci_address="0000:01:00.0"),

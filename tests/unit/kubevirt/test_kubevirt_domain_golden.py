@@ -1,7 +1,7 @@
-"""What the mutator makes of definitions as KubeVirt renders them, line by line.
+"""Line by line, what the mutator changes in definitions as KubeVirt renders them.
 
-The expected differences are in `data/NAME.diff`. To write them anew: `python -m tests.unit.kubevirt.test_kubevirt_domain_golden`,
-and read what it wrote.
+The expected differences are in `data/NAME.diff`. `python -m tests.unit.kubevirt.test_kubevirt_domain_golden` writes them anew;
+read what it wrote.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SOURCES = {"net1": source("net1", rx_queue_size=1024, tx_queue_size=512), "net2"
 
 
 def difference(name: str) -> str:
-    """What changes in a file: lines with `-` and `+`, none around them, and no line numbers."""
+    """The lines of a file that change, with `-` and `+`, without line numbers and without lines around them."""
     before = complete(name)
     after = mutated(before, MACHINE, SOURCES, Policy("override"))
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")

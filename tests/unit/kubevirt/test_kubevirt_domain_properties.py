@@ -40,13 +40,13 @@ NAMES = st.sampled_from(["disk", "hostdev", "tpm", "kubevirt:thing", "q:args", "
 
 
 def quoted(value: str, quote: str) -> str:
-    """An attribute's value in either quotes, escaped as little as XML allows."""
+    """An attribute's value in single or double quotes, escaped as little as XML allows."""
     return quote + value.replace("&", "&amp;").replace("<", "&lt;").replace(quote, f"&#{ord(quote)};") + quote
 
 
 @st.composite
 def start_tags(draw: st.DrawFn, name: str) -> str:
-    """A start tag without its end, with attributes in odd dress."""
+    """A start tag without its end. Its attributes are written in unusual ways."""
     names = draw(st.lists(st.sampled_from(["type", "a", "q:b", "xml:lang", "c"]), unique=True, max_size=3))
     pieces = [
         f"{draw(BLANKS) or ' '}{each}{draw(BLANKS)}={draw(BLANKS)}" + quoted(draw(TEXT), draw(st.sampled_from("'\"")))
@@ -57,7 +57,7 @@ def start_tags(draw: st.DrawFn, name: str) -> str:
 
 @st.composite
 def nodes(draw: st.DrawFn, depth: int = 2) -> str:
-    """An element, comment or CDATA section that is none of ours."""
+    """An element, comment or CDATA section that is not ours."""
     kind = draw(st.sampled_from(["element", "empty", "comment", "cdata", "metadata", "interface"]))
     if kind == "comment":
         return f"<!--{draw(TEXT).replace('-', '')} <devices> -->"
@@ -101,7 +101,7 @@ ROOTS = st.sampled_from(
 
 @st.composite
 def definitions(draw: st.DrawFn) -> str:
-    """A definition of which nothing is ours."""
+    """A definition with nothing of ours in it."""
     around = st.lists(nodes().filter(lambda text: not text.startswith("<![CDATA[")), max_size=3)
     devices = "".join(draw(BLANKS) + each for each in draw(DEVICES))
     body = [
@@ -121,7 +121,7 @@ def definitions(draw: st.DrawFn) -> str:
 
 
 def without_ours(domain: str, before: str) -> str:
-    """What is left when all that is inserted is taken out; what closed itself before does so again."""
+    """The definition without our insertions. A tag that closed itself before does so again."""
     for pattern in INSERTED:
         domain = pattern.sub("", domain)
     return EMPTIED.sub(
@@ -131,7 +131,7 @@ def without_ours(domain: str, before: str) -> str:
 
 @given(definitions(), POLICIES)
 def test_all_that_is_not_ours_keeps_every_byte(domain: str, policy: Policy) -> None:
-    """Elements, comments, CDATA, namespaces, quotes, blanks: take our insertions out and the definition is what it was."""
+    """Without our insertions the definition is what it was, with all elements, comments, CDATA, namespaces, quotes and blanks."""
     assert without_ours(domain, domain) == domain
     after = mutated(domain, MACHINE, SOURCES, policy)
     assert without_ours(after, domain) == domain
@@ -162,7 +162,7 @@ CHANGES = st.fixed_dictionaries(
 
 @given(CHANGES, st.integers(1, 4), st.sampled_from([None, 256, 1024]))
 def test_what_libvirt_would_write_of_ours_is_not_written_again(changes: dict[str, Any], queues: int, ring: int | None) -> None:
-    """Children in another order, a target, an address, an element of times to come: what we want holds, so it stays."""
+    """Children in another order, a target, an address or an unknown element change nothing: the interface is as desired."""
     found = {"net1": source(queues=queues, rx_queue_size=ring)}
     machine = vm(VmInterface("net1", "vhostuser", acpi_index=10))
     root = ET.fromstring(mutated(PLAIN, machine, found))
@@ -186,7 +186,7 @@ def test_what_libvirt_would_write_of_ours_is_not_written_again(changes: dict[str
 @settings(max_examples=100)
 @given(st.data(), POLICIES)
 def test_a_damaged_definition_is_refused_or_mutated(data: st.DataObject, policy: Policy) -> None:
-    """Cut, doubled or replaced anywhere, what comes out is a document or a reason: nothing else is raised."""
+    """A definition that is cut, doubled or replaced anywhere gives a document or a reason, and raises nothing else."""
     domain = mutated(PLAIN, MACHINE, SOURCES, Policy("override")) if data.draw(st.booleans()) else data.draw(definitions())
     at = sorted(data.draw(st.lists(st.integers(0, len(domain)), min_size=2, max_size=2)))
     middle = data.draw(st.sampled_from(["", domain[at[0] : at[1]] * 2]) | st.text(alphabet="<>/='\"&;! \0\ud800a", max_size=4))

@@ -1,4 +1,4 @@
-"""Manifests that would fail, and those that would not: every trap by its name, at its place, with a remedy."""
+"""Manifests with and without faults: every trap is found by its name, at its place, with a remedy."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_documents_of_others_are_ignored() -> None:
 
 
 def test_a_list_is_what_is_in_it() -> None:
-    """`kubectl get -o yaml` gives lists, which may be of lists."""
+    """The objects of a list are judged, as `kubectl get -o yaml` prints them; lists may be of lists."""
     files = Files()
     files.nic["model"] = "e1000"
     listed = {"kind": "List", "items": [files.kubevirt, {"kind": "List", "items": [files.network, files.vm]}]}
@@ -69,7 +69,7 @@ def test_a_list_is_what_is_in_it() -> None:
 
 
 def test_what_was_not_given_is_a_note() -> None:
-    """A VM alone is judged by itself, and a note says what could not be judged."""
+    """A VM without other objects is judged by itself. A note says what could not be judged."""
     [only] = found(Files().vm)
     assert (only.name, only.severity) == ("not-given", "note")
     assert "KubeVirt" in only.message
@@ -90,7 +90,7 @@ def test_bindings_can_be_named() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_traps(case: str) -> None:
-    """Each is found by its name with its severity and a remedy, where nothing of that kind is found before."""
+    """Each trap is found by its name, with severity and remedy. Without the mistake there is no such finding."""
     name, severity, spoil = CASES[case]
     assert Files().findings() == []
     files = Files()
@@ -105,14 +105,14 @@ def test_traps(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_trap_brings_no_others_with_it(case: str) -> None:
-    """One mistake is one kind of finding, or two where it makes two: the user need not guess which of ten is the cause."""
+    """One mistake causes one kind of finding, or two if it is two faults, so the user need not guess which is the cause."""
     files = Files()
     CASES[case][2](files)
     assert len({each.name for each in grave(files.findings())}) <= 2
 
 
 def test_a_forks_binding_is_told_for_the_vm_alone() -> None:
-    """Without the network's file, too, the finding has the place and what KubeVirt would accept; a misspelt method is named."""
+    """Without the network's file, too, the finding has place and alternatives, and a misspelt method is named."""
     files = Files()
     files.nic.pop("binding")
     files.nic.update(vhostuser={}, masquerad={}, mac="02:00:00:00:00:01")
@@ -124,7 +124,7 @@ def test_a_forks_binding_is_told_for_the_vm_alone() -> None:
 
 
 def test_every_field_of_an_interface_is_known() -> None:
-    """None of KubeVirt's own fields is taken for a binding that it has not."""
+    """None of KubeVirt's own fields counts as an unknown binding."""
     spec = schema("crd-vmi-interfaces-schema.yaml")["properties"]["spec"]["properties"]
     fields = spec["domain"]["properties"]["devices"]["properties"]["interfaces"]["items"]["properties"]
     files = Files()
@@ -134,7 +134,7 @@ def test_every_field_of_an_interface_is_known() -> None:
 
 
 def test_places_in_an_object_are_exact() -> None:
-    """A finding names file, object and the path in it."""
+    """A finding names file, object and the path within the object."""
     files = Files()
     files.nic["model"] = "e1000"
     files.spec(mtu=9200)
@@ -147,7 +147,7 @@ def test_places_in_an_object_are_exact() -> None:
 
 
 def test_an_instance_is_judged_as_its_vm() -> None:
-    """A VirtualMachineInstance has the same at other places."""
+    """A VirtualMachineInstance, which has the same fields at other places, is judged like its VM."""
     files = Files()
     files.nic["model"] = "e1000"
     instance = {
@@ -161,7 +161,7 @@ def test_an_instance_is_judged_as_its_vm() -> None:
 
 
 def test_an_instance_type_leaves_vcpus_and_memory_open() -> None:
-    """Of a VM whose size is said elsewhere, nothing is said of queues and huge pages."""
+    """If an instance type sets the size of a VM, there is no finding about queues and huge pages."""
     files = Files()
     files.vm["spec"]["instancetype"] = {"name": "u1.large"}
     files.spec(mtu=9000, queues=8)
@@ -171,7 +171,7 @@ def test_an_instance_type_leaves_vcpus_and_memory_open() -> None:
 
 
 def test_vcpus_that_can_be_plugged_in_count() -> None:
-    """As many queues as there can be vCPUs are good: the guest uses them once they are plugged in."""
+    """A VM may have as many queues as it can have vCPUs: the guest uses them once the vCPUs are plugged in."""
     files = Files()
     files.domain["cpu"] = {"cores": 2, "sockets": 1, "maxSockets": 4}
     files.spec(mtu=9000, queues=8)
@@ -193,7 +193,7 @@ def test_vcpus_by_request() -> None:
     ("page", "architecture"), [("2Mi", ""), ("1Gi", "amd64"), ("32Mi", "arm64"), ("512Mi", ""), ("1Mi", "s390x")]
 )
 def test_pages_that_some_node_has(page: str, architecture: str) -> None:
-    """Each size that Linux has on the VM's architecture is good, and where that is not said each that it has on any."""
+    """Each page size of Linux on the VM's architecture is accepted, and without an architecture each size of any."""
     files = Files()
     files.domain["memory"]["hugepages"] = {"pageSize": page}
     files.template["spec"].update({"architecture": architecture} if architecture else {})
@@ -201,7 +201,7 @@ def test_pages_that_some_node_has(page: str, architecture: str) -> None:
 
 
 def test_two_bindings_where_kubevirt_tells_them_apart() -> None:
-    """From 1.9 on, two bindings of one image in one VM are served; and two VMs may have one each before that."""
+    """From 1.9 on, two bindings of one image may serve one VM. Before that, two VMs may have one each."""
     files = Files()
     CASES["two bindings of one image before 1.9"][2](files)
     assert [each.name for each in files.findings()] == ["other-binding"]
@@ -215,7 +215,7 @@ def test_two_bindings_where_kubevirt_tells_them_apart() -> None:
 
 @pytest.mark.parametrize(("form", "cluster"), [((1, 9), "1.10"), ((1, 10), "1.9")])
 def test_what_a_server_of_another_version_makes_of_our_plugin(form: Version, cluster: str) -> None:
-    """It drops the hook; what is left is named, with what to apply. It is named with the cluster's version known or not."""
+    """Such a server drops the hook. The finding says what is left and what to apply, with the cluster's version known or not."""
     wanted = ManifestOptions(injected=True, kubevirt=form)
     objects = [each.object for make in (plugin_manifests, nad_manifests, vm_manifests) for each in make(wanted)]
     there = [stored(each, cluster) if each["kind"] == "Plugin" else each for each in objects]
@@ -229,7 +229,7 @@ def test_what_a_server_of_another_version_makes_of_our_plugin(form: Version, clu
 
 @pytest.mark.parametrize("version", ["v1.10.0", "v1.11.3-12-gabc", None])
 def test_the_newer_form_where_it_is_known(version: str | None) -> None:
-    """Our manifests for 1.10 have no finding on 1.10 and newer, nor if the version is not given."""
+    """Our manifests for 1.10 have no finding on 1.10 and newer, nor without a version."""
     wanted = ManifestOptions(injected=True, kubevirt=(1, 10))
     objects = [each.object for make in (plugin_manifests, nad_manifests, vm_manifests) for each in make(wanted)]
     if version:
@@ -239,7 +239,7 @@ def test_the_newer_form_where_it_is_known(version: str | None) -> None:
 
 
 def test_plugins_of_others_without_a_hook_for_definitions() -> None:
-    """A Plugin that is not for our binding may have policies, node hooks or other hooks alone."""
+    """A Plugin for other purposes may have only policies, node hooks or other hooks."""
     files = Files()
     files.others += [
         plugin("a") | {"spec": {"mutatingAdmissionPolicies": [{"name": "theirs"}]}},
@@ -250,7 +250,7 @@ def test_plugins_of_others_without_a_hook_for_definitions() -> None:
 
 
 def test_a_claim_on_a_kubevirt_that_gives_it() -> None:
-    """From 1.10 on a binding's sidecar gets the claim: nothing is left to be said."""
+    """From 1.10 on a binding's sidecar gets the claim, so there is no finding."""
     files = Files()
     CASES["DRA on a KubeVirt that does not give the claim"][2](files)
     for version in ("v1.10.0", "v1.11.0"):
@@ -259,7 +259,7 @@ def test_a_claim_on_a_kubevirt_that_gives_it() -> None:
 
 
 def test_a_binding_that_is_not_registered_is_told_right() -> None:
-    """KubeVirt's admitter takes such a VM, and virt-controller fails to make its pod."""
+    """The finding says that KubeVirt's admitter accepts such a VM, and that virt-controller fails to make its pod."""
     files = Files()
     for name in ("not registered", "nothing registered"):
         CASES[name][2](files)
@@ -268,7 +268,7 @@ def test_a_binding_that_is_not_registered_is_told_right() -> None:
 
 
 def test_a_gate_that_goes_with_plugins_alone() -> None:
-    """With gate and Plugin, a binding whose sidecar is injected is good; and a Plugin without the gate does no harm."""
+    """A binding whose sidecar is injected works with gate and Plugin. A Plugin without the gate does no harm."""
     wanted = ManifestOptions(injected=True)
     objects = [each.object for make in (plugin_manifests, nad_manifests, vm_manifests) for each in make(wanted)]
     objects[0]["spec"]["configuration"]["developerConfiguration"] = {"featureGates": ["Plugins"]}
@@ -279,7 +279,7 @@ def test_a_gate_that_goes_with_plugins_alone() -> None:
 
 
 def test_interfaces_that_are_up_or_down() -> None:
-    """The other states of an interface are KubeVirt's for every binding; a bridge's interface may be absent."""
+    """Other states of an interface than absent work with every binding. An interface of binding bridge may be absent."""
     files = Files()
     for state in ("up", "down"):
         files.nic["state"] = state
@@ -318,7 +318,7 @@ def test_a_conflist_is_read() -> None:
 
 
 def test_networks_without_vms() -> None:
-    """A pods' network alone is a note at most; one in server mode that no VM uses is no error."""
+    """A network for pods causes a note at most. A network in server mode that no VM uses is no error."""
     files = Files()
     files.config(consumer=None, host={})
     assert [(each.name, each.severity) for each in found(files.network)] == [("consumer-missing", "note")]
@@ -342,7 +342,7 @@ _REPORTED = re.compile(r"""["']([a-z]+(?:-[a-z]+)+|iommu|selinux|reconnect)["']"
 
 
 def test_no_name_is_dead_and_none_is_missing() -> None:
-    """Every name of the catalogue is used in the code, and the cases above use no other."""
+    """The code uses every name of the catalogue, and the cases above use no other."""
     rooms = (ROOT / "kubevirt", *(ROOT / "userspace_cni" / room for room in ("consumers/kubevirt", "cli/kubevirt", "diagnosis")))
     sources = [path for room in rooms for path in room.rglob("*.py")]
     used = {name for path in sources if path.name != "findings.py" for name in _REPORTED.findall(path.read_text())}
@@ -353,7 +353,7 @@ def test_no_name_is_dead_and_none_is_missing() -> None:
 
 
 def test_every_trap_is_in_the_documentation() -> None:
-    """docs/kubevirt.md has the catalogue as it is."""
+    """docs/kubevirt.md has the whole catalogue."""
     rows = [f"| `{name}` | {text} |" for name, text in TRAPS.items()]
     written = [line for line in (ROOT / "docs" / "kubevirt.md").read_text().splitlines() if line.startswith("| `")]
     assert [line for line in written if line.split("`")[1] in TRAPS] == rows
@@ -395,7 +395,7 @@ kinds = st.sampled_from(["VirtualMachine", "VirtualMachineInstance", "KubeVirt",
     st.lists(anything | st.builds(lambda kind, rest: {"kind": kind, "spec": rest, "metadata": rest}, kinds, anything), max_size=3)
 )
 def test_anything_can_be_judged(contents: list[Any]) -> None:
-    """Whatever a YAML file can hold, there are findings or none, and each is complete."""
+    """Everything that a YAML file can hold gives findings or none. Each finding is complete."""
     for each in found(*contents):
         assert each.name in TRAPS
         assert each.remedy
@@ -404,7 +404,7 @@ def test_anything_can_be_judged(contents: list[Any]) -> None:
 @settings(max_examples=100)
 @given(st.data())
 def test_anything_in_the_place_of_something_can_be_judged(data: st.DataObject) -> None:
-    """Anything may stand where something else belongs, at any depth of objects that are right otherwise."""
+    """Any value may stand in place of another, at any depth of objects that are otherwise right."""
     files = Files()
     objects = {
         "kubevirt": files.kubevirt,

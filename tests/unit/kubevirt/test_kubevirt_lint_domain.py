@@ -1,4 +1,4 @@
-"""Definitions of libvirt domains, as the sidecar makes them and as something else might: each trap, and nothing else."""
+"""Definitions of libvirt domains, by the sidecar and by others: each trap is found, and nothing else."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def found(*texts: object) -> list[Trap]:
 
 
 def test_a_good_definition() -> None:
-    """Shared memory of all kinds, several interfaces, and other types of interfaces beside: nothing."""
+    """Shared memory of each kind, several interfaces, and interfaces of other types beside them cause no finding."""
     assert found(GOOD) == []
     assert found(GOOD.replace("</devices>", f"{SECOND}</devices>")) == []
     without = GOOD.replace('<access mode="shared"/>', "")
@@ -54,7 +54,7 @@ def test_what_the_sidecar_makes(name: str) -> None:
 
 
 def test_a_definition_before_the_sidecar() -> None:
-    """Without a vhost-user interface nothing is said, whatever the memory is."""
+    """Without a vhost-user interface there is no finding, whatever the memory is."""
     assert found(GOOD.replace(NIC, "").replace('<access mode="shared"/>', "")) == []
 
 
@@ -87,7 +87,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_traps_of_a_definition(case: str) -> None:
-    """Each is found by its name and severity, alone, with a remedy and its place."""
+    """Each trap is the only finding, with name, severity, remedy and place."""
     name, severity, before, after = CASES[case]
     assert before in GOOD
     [only] = found(GOOD.replace(before, after))
@@ -97,13 +97,13 @@ def test_traps_of_a_definition(case: str) -> None:
 
 
 def test_an_interface_behind_an_iommu() -> None:
-    """With an IOMMU in the VM it is a note on what the switch needs."""
+    """With an IOMMU in the VM a note says what the switch needs."""
     text = GOOD.replace('queues="2"', 'iommu="on"').replace("</devices>", '<iommu model="intel"/></devices>')
     assert [(each.name, each.severity) for each in found(text)] == [("iommu", "note")]
 
 
 def test_an_interface_of_another_type_has_the_name() -> None:
-    """With its VM given, an interface of another type under the vhost-user one's name is found."""
+    """With its VM given, an interface of another type with the name of the vhost-user one is found."""
     files = Files()
     text = GOOD.replace(NIC, '<interface type="ethernet"><alias name="ua-dpdk"/></interface>')
     assert [each.name for each in found(text, files.kubevirt, files.network, files.vm)] == ["foreign-interface"]
@@ -113,7 +113,7 @@ def test_an_interface_of_another_type_has_the_name() -> None:
 @settings(max_examples=200)
 @given(st.data())
 def test_any_damage_can_be_judged(data: st.DataObject) -> None:
-    """A definition with a piece taken out or put in has findings or none, and never ends the judge."""
+    """A definition with a piece taken out or put in gives findings or none, and raises nothing."""
     start = data.draw(st.integers(0, len(GOOD)))
     end = data.draw(st.integers(start, min(len(GOOD), start + 60)))
     piece = data.draw(st.text(max_size=5) | st.sampled_from(["<interface>", "<a/>", '"', "&amp;", json.dumps("x")]))

@@ -1,4 +1,4 @@
-"""Objects that are judged together: how one changes the verdict on another, and what only looks like a mistake."""
+"""Objects that are judged together: how one changes what is found of another, and what only looks like a mistake."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def renamed(vm: dict[str, Any], name: str, **metadata: Any) -> dict[str, Any]:
 
 
 def test_a_list_of_objects_is_what_is_in_it() -> None:
-    """A JSON list, as `kubevirt manifests --json` prints one, is its items; what is nested without end is ignored."""
+    """The items of a JSON list, as `kubevirt manifests --json` prints one, are judged. Endless nesting is ignored."""
     files = Files()
     files.nic["model"] = "e1000"
     assert [each.name for each in grave(found([files.kubevirt, [files.network], files.vm]))] == ["wrong-model"]
@@ -139,14 +139,14 @@ def test_the_worst_of_several_conflicts_is_reported() -> None:
 
 
 def severities(files: Files, *others: Any) -> list[str]:
-    """How grave post-copy is found to be, with these objects beside the files."""
+    """The severities of post-copy, with these objects beside the files."""
     told = found(files.kubevirt, files.network, files.vm, *others)
     assert {each.name for each in told} <= {"post-copy"}
     return [each.severity for each in told]
 
 
 def test_policies_are_for_the_vms_that_they_select() -> None:
-    """By the instance's labels and its namespace; labels that are not in the files may be there."""
+    """A policy selects by labels of the instance and of its namespace. Labels that are not in the files may exist."""
     files = Files()
     files.template["metadata"]["labels"] = {"app": "router"}
     name = "kubernetes.io/metadata.name"
@@ -173,7 +173,7 @@ def test_a_policy_without_vms_may_be_for_any() -> None:
 
 
 def test_a_policy_can_keep_vms_from_post_copy() -> None:
-    """The remedy that is given for post-copy in the cluster helps: with it a note is left."""
+    """The remedy that the finding about post-copy names helps: with it only a note is left."""
     files = Files()
     files.template["metadata"]["labels"] = {"app": "router"}
     files.configuration["migrations"] = {"allowPostCopy": True}
@@ -184,7 +184,7 @@ def test_a_policy_can_keep_vms_from_post_copy() -> None:
 
 
 def test_one_mistake_has_one_finding() -> None:
-    """A binding by name alone is no kernel binding, an MTU in quotes is not 1500, and pages of 2M are not short."""
+    """A binding by name alone, an MTU in quotes and pages of "2M" cause at most one finding each, about the mistake itself."""
     files = Files()
     files.nic["binding"] = "vhostuser"
     assert [each.name for each in files.findings()] == ["bad-input"]
@@ -198,7 +198,7 @@ def test_one_mistake_has_one_finding() -> None:
 
 
 def test_the_path_that_is_derived_may_be_written() -> None:
-    """An annotation with the very path that both sides derive is as good as none."""
+    """An annotation with the path that both sides derive is like none."""
     files = Files()
     files.spec(mtu=9000, path="/run/kubevirt/vhostuser/pod5010c6ff3d0.sock")
     assert files.findings() == []

@@ -1,4 +1,4 @@
-"""The manifests that are printed: against the CRDs' schemas, through the plugin's own parser, and through the sidecar."""
+"""The manifests that are printed fit the CRDs' schemas, the plugin's parser and the sidecar."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def of_kind(objects: Sequence[Any], kind: str) -> Any:
 
 
 def launched(vm: Any) -> dict[str, Any]:
-    """The VMI that KubeVirt makes of a VM's template."""
+    """The VMI that KubeVirt makes from a VM's template."""
     template = vm["spec"]["template"]
     metadata = {**template["metadata"], "name": vm["metadata"]["name"], "namespace": vm["metadata"]["namespace"], "uid": "u"}
     return {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": metadata, "spec": template["spec"]}
@@ -104,10 +104,10 @@ def options_of(nad: Any) -> Options:
 @pytest.mark.parametrize("options", VARIANTS)
 @pytest.mark.parametrize("what", SELECTIONS)
 class TestEveryVariant:
-    """What holds whatever is asked for."""
+    """Properties of the manifests with any options."""
 
     def test_the_objects_fit_the_schemas(self, what: tuple[str, ...], options: tuple[str, ...]) -> None:
-        """No key that KubeVirt does not know, none missing, each of its type."""
+        """No object has a key that KubeVirt does not know, lacks a required key, or has a value of another type."""
         objects = printed(*what, *options)
         bindings = [each["spec"]["configuration"]["network"]["binding"] for each in objects if each["kind"] == "KubeVirt"]
         bindings += [each["spec"]["networkBinding"] for each in objects if each["kind"] == "HyperConverged"]
@@ -129,13 +129,13 @@ class TestEveryVariant:
         assert list(yaml.safe_load_all(yaml.safe_dump_all(objects))) == objects
 
     def test_every_document_begins_with_what_it_is_for(self, what: tuple[str, ...], options: tuple[str, ...]) -> None:
-        """A comment stands above each, which says how it is applied or what it does; one document is one --- part."""
+        """A comment above each document says how it is applied or what it does. Each document is one --- part."""
         parts = run(*what, *options).output.split("---\n")
         assert len(parts) == len(printed(*what, *options))
         assert all(part.startswith("# ") for part in parts)
 
     def test_the_names_agree(self, what: tuple[str, ...], options: tuple[str, ...]) -> None:
-        """The VM's network is the one that is printed, in the same namespace, and its binding the one that is registered."""
+        """The VM names the printed network, in the same namespace, and the registered binding."""
         objects = printed(*what, *options)
         nad, vm = of_kind(objects, "NetworkAttachmentDefinition"), of_kind(objects, "VirtualMachine")
         vmi = read_vmi(launched(vm))
@@ -145,7 +145,7 @@ class TestEveryVariant:
         assert f"{ours.binding}:" in run(*what, *options).output
 
     def test_the_network_is_what_the_plugin_takes(self, what: tuple[str, ...], options: tuple[str, ...]) -> None:
-        """The plugin's own parser takes the configuration without a warning, for a VM, with OVS as client."""
+        """The plugin's parser accepts the configuration without a warning: for a VM, with OVS as client."""
         found = options_of(of_kind(printed(*what, *options), "NetworkAttachmentDefinition"))
         assert found.consumer == "kubevirt"
         assert found.ovs_role == "client"
@@ -172,7 +172,7 @@ class TestEveryVariant:
 
 
 def rendered() -> str:
-    """A domain of KubeVirt's own tests, with what it renders for a VM with hugepages: memfd, one NUMA cell, no shared access."""
+    """A domain of KubeVirt's own tests, with what KubeVirt adds for hugepages: memfd, one NUMA cell, no shared access."""
     extract = (DATA / "domain-hugepages-memfd.xml").read_text()
     inner = extract[extract.index("<domain>") + len("<domain>") : extract.index("</domain>")]
     whole = (DATA / "domain-hooks.xml").read_text()
@@ -187,7 +187,7 @@ def test_without_a_word_the_three_usual_ones_are_printed() -> None:
 
 
 def test_the_registration_takes_nothing_from_anybody() -> None:
-    """It is a merge patch at our own key of a map: it replaces no list, no CNI, and no interface of KubeVirt's own."""
+    """The merge patch sets our own key of a map. It replaces no list, no CNI, and no interface of KubeVirt's own."""
     (cr,) = printed("kubevirt", "--image", "registry.example/sidecar@sha256:0123")
     assert cr["spec"] == {
         "configuration": {
@@ -208,7 +208,7 @@ def test_the_registration_takes_nothing_from_anybody() -> None:
 
 
 def test_hyperconverged_is_patched_where_its_operator_reads() -> None:
-    """The same binding, in the HyperConverged CR and the namespace that is given."""
+    """The HyperConverged CR gets the same binding, in the given namespace."""
     (cr,) = printed("hco", "--operator-namespace", "openshift-cnv")
     assert (cr["apiVersion"], cr["kind"]) == ("hco.kubevirt.io/v1beta1", "HyperConverged")
     assert cr["metadata"] == {"name": "kubevirt-hyperconverged", "namespace": "openshift-cnv"}
@@ -216,7 +216,7 @@ def test_hyperconverged_is_patched_where_its_operator_reads() -> None:
 
 
 def test_tuning_is_in_the_annotation() -> None:
-    """What KubeVirt's API has no field for reaches the sidecar by annotation; without it there is none."""
+    """The annotation has what KubeVirt's API has no field for. Without such options there is no annotation."""
     plain = launched(printed("vm")[0])["metadata"]
     assert plain.keys() == {"labels", "name", "namespace", "uid"}
     assert plain["labels"] == {"kubevirt.io/domain": "dpdk-vm"}
@@ -227,10 +227,10 @@ def test_tuning_is_in_the_annotation() -> None:
 
 
 class TestPlugin:
-    """The sidecar as structured plugin."""
+    """The sidecar as a structured plugin."""
 
     def test_its_parts_name_each_other(self) -> None:
-        """Socket below the plugin's own directory, policy by name, label and binding alike; no sidecar of KubeVirt's own."""
+        """Socket, policy and binding fit together by path, name and label. There is no sidecar of KubeVirt's own."""
         objects = printed("plugin", "vm", "--binding", "vhu")
         plugin, policy = of_kind(objects, "Plugin"), of_kind(objects, "MutatingAdmissionPolicy")
         name = plugin["metadata"]["name"]
@@ -250,7 +250,7 @@ class TestPlugin:
 
     @pytest.mark.parametrize("version", ["1.9", "v1.9.3", "1.10", "v1.10.0-alpha.1", "1.11", "2.0"])
     def test_its_hook_is_in_the_form_of_the_version(self, version: str) -> None:
-        """Each version's definition takes its own form, whole; by the other's it is refused, or loses its hook."""
+        """Each version's definition accepts its own form as a whole. The other form is refused, or loses its hook."""
         plugin = of_kind(printed("plugin", "--kubevirt", version), "Plugin")
         own, other = ("1.9", "1.10") if version.startswith(("1.9", "v1.9")) else ("1.10", "1.9")
         assert refused(plugin, own) == []
@@ -260,7 +260,7 @@ class TestPlugin:
         assert set(plugin["spec"]) - set(stored(plugin, other)["spec"]) == {"domainHooks" if own == "1.9" else "launcherHooks"}
 
     def test_the_newer_form_asks_for_the_definition_alone(self) -> None:
-        """A sidecar is asked for what it permits, and ours has the one hook."""
+        """KubeVirt calls the hooks that the Plugin permits, and our sidecar has only this one."""
         former, newer = (of_kind(printed("plugin", *more), "Plugin")["spec"] for more in ((), NEWER))
         [hook] = newer.pop("launcherHooks")
         assert hook["sidecar"].pop("permittedHooks") == ["GuestDefinition"]
@@ -268,12 +268,12 @@ class TestPlugin:
         assert former == newer
 
     def test_its_condition_has_the_names_of_go(self) -> None:
-        """KubeVirt compiles a Plugin's condition against its Go struct, in which every field begins with a capital."""
+        """KubeVirt compiles a Plugin's condition against its Go struct, whose fields all begin with a capital."""
         condition = of_kind(printed("plugin", "--binding", "vhu"), "Plugin")["spec"]["condition"]
         assert condition == 'vmi.Spec.Domain.Devices.Interfaces.exists(i, has(i.Binding) && i.Binding.Name == "vhu")'
 
     def test_its_policy_has_the_names_of_json(self) -> None:
-        """The API server shows a policy objects as they are in JSON: in its expressions no field begins with a capital."""
+        """The API server gives a policy the objects as JSON: no field in its expressions begins with a capital."""
         for options in VARIANTS:
             spec = of_kind(printed("plugin", *options), "MutatingAdmissionPolicy")["spec"]
             texts = [each["expression"] for each in spec["matchConditions"]]
@@ -285,7 +285,7 @@ class TestPlugin:
                 assert [field for field in fields if not field[0].islower()] == []
 
     def test_which_pods_the_policy_is_about(self) -> None:
-        """Those with both labels and KubeVirt's volume for the socket; of a pod without any volume no expression fails."""
+        """The policy is about pods with both labels and KubeVirt's volume for the socket. No expression fails without volumes."""
         policy = AdmissionPolicy(of_kind(printed("plugin", "--binding", "vhu"), "MutatingAdmissionPolicy")["spec"])
         labels = {"kubevirt.io": "virt-launcher", "userspace-cni/binding": "vhu"}
         sockets, other = {"name": "kubevirt-plugin-sockets"}, {"name": "network-info-annotation"}
@@ -300,7 +300,7 @@ class TestPlugin:
             assert policy.is_about(asked) == wanted
 
     def test_its_expressions_are_closed(self) -> None:
-        """Brackets and quotes of the CEL texts are balanced, with any names."""
+        """Brackets and quotes of the CEL texts are balanced, whatever the names are."""
         for options in VARIANTS:
             objects = printed("plugin", *options)
             spec = of_kind(objects, "MutatingAdmissionPolicy")["spec"]
@@ -314,7 +314,7 @@ class TestPlugin:
                 assert not re.search(r"[][(){}]", bare)
 
     def test_the_container_has_no_privilege(self) -> None:
-        """As KubeVirt would start it: user 107, no capability, no way to more."""
+        """The container runs as KubeVirt's own sidecars do: user 107, no capability, no privilege escalation."""
         expression = of_kind(printed("plugin"), "MutatingAdmissionPolicy")["spec"]["mutations"][0]["jsonPatch"]["expression"]
         for part in (
             "allowPrivilegeEscalation: false",
@@ -361,7 +361,7 @@ class TestPlugin:
     ],
 )
 def test_what_would_be_refused_later_is_refused_at_once(arguments: tuple[str, ...], part: str) -> None:
-    """Names, ranges and combinations are usage errors: 2, with the option's name, and nothing on stdout."""
+    """Bad names, ranges and combinations are usage errors: exit code 2, the option's name, and nothing on stdout."""
     result = run(*arguments)
     assert result.exit_code == 2
     assert part in result.stderr
@@ -369,7 +369,7 @@ def test_what_would_be_refused_later_is_refused_at_once(arguments: tuple[str, ..
 
 
 def test_the_help_names_what_can_be_printed() -> None:
-    """--help says what each of them is for, and what is printed without a choice."""
+    """--help says what each manifest is for, and which are printed without arguments."""
     text = run("--help").output
     for name in ("kubevirt", "hco", "nad", "vm", "plugin"):
         assert re.search(rf"^ +{name} ", text, re.MULTILINE)

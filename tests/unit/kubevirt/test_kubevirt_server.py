@@ -1,4 +1,4 @@
-"""The sidecar's process as virt-launcher uses it: found, called, called again, and told to end."""
+"""The sidecar's process as virt-launcher uses it: it is found, called, called again, and told to end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ UNTOLD = {"NETWORK_BINDING_PLUGIN_NAME": ""}
 
 @pytest.fixture
 def volume() -> Iterator[Path]:
-    """The hooks volume of a launcher pod, where paths are as short as there."""
+    """The hooks volume of a launcher pod. Its paths are as short as in a pod."""
     with TemporaryDirectory(prefix="uk-") as directory:
         yield Path(directory)
 
@@ -59,7 +59,7 @@ def sockets(xml: str) -> list[str]:
 
 
 def test_a_conversation(volume: Path) -> None:
-    """It is collected, says its hooks, adds the bound interface alone, and a second call with its answer changes nothing."""
+    """The sidecar is found, names its hooks, adds only the bound interface, and changes nothing when it gets its own answer."""
     with Sidecar(volume) as sidecar:
         manager = HookManager(volume).collect()
         (callback,) = manager.callbacks
@@ -76,7 +76,7 @@ def test_a_conversation(volume: Path) -> None:
 
 @pytest.mark.parametrize("version", ["v1alpha1", "v1alpha2", "v1alpha3"])
 def test_each_version(volume: Path, version: str) -> None:
-    """A KubeVirt that knows only one version gets from it what the newest gives."""
+    """A KubeVirt that knows one version of the hooks gets the same answer as the newest KubeVirt."""
     with Sidecar(volume):
         defined = HookManager(volume, [version]).collect().on_define_domain(HUGE, VMI)
         assert defined == HookManager(volume).collect().on_define_domain(HUGE, VMI)
@@ -85,14 +85,14 @@ def test_each_version(volume: Path, version: str) -> None:
 
 @pytest.mark.parametrize("version", ["v1alpha2", "v1alpha3"])
 def test_cloud_init_is_passed_through(volume: Path, version: str) -> None:
-    """PreCloudInitIso gives back both forms of the data, byte for byte."""
+    """PreCloudInitIso returns both forms of the data byte for byte."""
     with Sidecar(volume):
         manager = HookManager(volume, [version]).collect()
         assert manager.pre_cloud_init_iso(b'{"userData":"a"}', b"\x00\xff{}", VMI) == (b'{"userData":"a"}', b"\x00\xff{}")
 
 
 def test_a_real_definition(volume: Path) -> None:
-    """A definition out of KubeVirt's own tests goes through, whatever else is in it."""
+    """A definition from KubeVirt's own tests is served, whatever else is in it."""
     with Sidecar(volume):
         defined = HookManager(volume).collect().on_define_domain(DOMAIN, VMI)
     before, after = (ET.fromstring(xml) for xml in (DOMAIN, defined))
@@ -101,7 +101,7 @@ def test_a_real_definition(volume: Path) -> None:
 
 
 def test_shutdown(volume: Path) -> None:
-    """Shutdown is answered, and then the process ends by itself and its socket is gone."""
+    """Shutdown is answered. Then the process ends by itself, and its socket is gone."""
     with Sidecar(volume) as sidecar:
         HookManager(volume).collect().shutdown()
         assert sidecar.end(None) == 0
@@ -111,7 +111,7 @@ def test_shutdown(volume: Path) -> None:
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
 def test_signals_end_it(volume: Path, sign: signal.Signals) -> None:
-    """Either signal ends it with 0, without a trace on the disk or in the log."""
+    """Each of the two signals ends the process with 0, with nothing left on the disk and nothing in the log."""
     with Sidecar(volume) as sidecar:
         assert sidecar.end(sign) == 0
         assert list(sidecar.hooks.iterdir()) == []
@@ -129,7 +129,7 @@ def test_a_signal_before_it_serves(volume: Path, _round: int) -> None:
 
 
 def test_a_callback_in_progress(volume: Path, tmp_path: Path) -> None:
-    """While a callback waits for its source Info is answered; SIGTERM cancels it and ends the process before the wait is over."""
+    """While a callback waits for its source, Info is answered. SIGTERM ends it and the process before the wait is over."""
     podinfo = tmp_path / "network-info"
     podinfo.write_text("")
     with Sidecar(volume, USERSPACE_CNI_KUBEVIRT_PODINFO=str(podinfo)) as sidecar:
@@ -151,7 +151,7 @@ def test_a_callback_in_progress(volume: Path, tmp_path: Path) -> None:
 
 
 def test_two_bindings(volume: Path) -> None:
-    """The same image under two names serves a VM that uses both: each adds its own interface, at a socket of its own."""
+    """One image under two names serves a VM that uses both: each adds its own interface, at a socket of its own."""
     both = vmi(net1="vhostuser", net2="dpdk-fast")
     first = Sidecar(volume, "hook-sidecar-0")
     second = Sidecar(volume, "hook-sidecar-1", NETWORK_BINDING_PLUGIN_NAME="dpdk-fast")
@@ -167,7 +167,7 @@ def test_two_bindings(volume: Path) -> None:
 
 
 def test_two_bindings_in_one_directory(volume: Path) -> None:
-    """An older KubeVirt gives all sidecars one directory, and does not tell them the binding: each image's variables do."""
+    """An older KubeVirt gives all sidecars one directory, and no binding's name: each image's variables have it."""
     named = {"USERSPACE_CNI_KUBEVIRT_BINDING": "slow", "USERSPACE_CNI_KUBEVIRT_OTHER_BINDINGS": "vhostuser"}
     first = Sidecar(volume, "", **UNTOLD, USERSPACE_CNI_KUBEVIRT_OTHER_BINDINGS="passt, slow")
     with first, Sidecar(volume, "", **UNTOLD, **named):
@@ -178,7 +178,7 @@ def test_two_bindings_in_one_directory(volume: Path) -> None:
 
 @pytest.mark.parametrize("container", ["", "hook-sidecar-0"], ids=["1.5", "1.8"])
 def test_two_bindings_of_one_image_before_their_names_are_told(volume: Path, container: str) -> None:
-    """A VM with both is refused, naming interface, binding and ways out; it would start without the second's interface."""
+    """A VM with both bindings is refused, with interface, binding and remedies: it would lack the second's interface."""
     both = vmi(net1="vhostuser", net2="slow")
     with Sidecar(volume, container, **UNTOLD):
         (callback,) = HookManager(volume, flat=not container).collect().callbacks
@@ -191,9 +191,9 @@ def test_two_bindings_of_one_image_before_their_names_are_told(volume: Path, con
 
 
 def test_an_interface_that_another_added_is_none_that_is_lost(volume: Path) -> None:
-    """Where the name is not told, interfaces that KubeVirt or a sidecar before ours put into the definition are as good as ours.
+    """Without the binding's name, interfaces that KubeVirt or an earlier sidecar put into the definition are accepted.
 
-    Interfaces without a binding, and those that are to go, are no sidecar's.
+    Interfaces without a binding, and absent ones, are no sidecar's.
     """
     tap = "<interface type='ethernet'><alias name='ua-net2'/></interface>"
     there = HUGE.replace("<devices/>", f"<devices>{tap}</devices>")
@@ -219,7 +219,7 @@ def test_calls_at_once(volume: Path) -> None:
 
 @pytest.mark.parametrize("hook", PLUGIN_HOOKS)
 def test_structured_plugin(volume: Path, hook: str) -> None:
-    """The hook of either version gives what the callbacks give, in every context, and leaves definitions that are not ours."""
+    """The hook of each version gives what the callbacks give, in every context, and leaves other definitions alone."""
     plugin = volume / "plugin"
     plugin.mkdir()
     path = plugin / "vhostuser.sock"
@@ -238,7 +238,7 @@ def test_structured_plugin(volume: Path, hook: str) -> None:
 
 
 def test_structured_plugin_alone(volume: Path) -> None:
-    """Where there is no directory for hooks it serves the plugin's socket alone."""
+    """Without a directory for hooks only the plugin's socket is served."""
     path = volume / "x.sock"
     missing = {"USERSPACE_CNI_KUBEVIRT_HOOKS_DIRECTORY": str(volume / "none")}
     with Sidecar(volume, **missing).start("--plugin-socket", str(path)) as sidecar:
@@ -248,7 +248,7 @@ def test_structured_plugin_alone(volume: Path) -> None:
 
 
 def test_nothing_of_a_vm_is_in_the_log(volume: Path) -> None:
-    """The log has one line for each callback, with VM, network and source, and nothing of the definition or the VMI."""
+    """The log has one line for each callback, with VM, network and source, and nothing from the definition or the VMI."""
     secret = "c2VjcmV0LW9mLXRoZS1ndWVzdA"
     guest = {**VMI, "spec": {**VMI["spec"], "volumes": [{"cloudInitNoCloud": {"userData": secret}}]}}
     with Sidecar(volume) as sidecar:
@@ -264,19 +264,19 @@ def test_nothing_of_a_vm_is_in_the_log(volume: Path) -> None:
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The process with other arguments, to its end."""
+    """Run the process with other arguments until it ends."""
     argv = [sys.executable, "-m", "kubevirt", *arguments]
     return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_version_is_the_projects() -> None:
-    """--version tells the version that the project has."""
+    """--version prints the project's version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert run("--version").stdout.strip() == VERSION == project
 
 
 def test_help_names_the_variables() -> None:
-    """--help names the environment variable of each option, because KubeVirt can pass options only in this way."""
+    """--help names the environment variable of each option, because KubeVirt can pass options only as variables."""
     shown = run("--help").stdout
     for name in ("HOOKS_DIRECTORY", "PLUGIN_SOCKET", "BINDING", "OTHER_BINDINGS", "MTU", "LIBVIRT", "PODINFO", "CLAIMS"):
         assert f"USERSPACE_CNI_KUBEVIRT_{name}" in shown
@@ -291,7 +291,7 @@ def test_help_names_the_variables() -> None:
     ],
 )
 def test_a_wrong_variable(name: str, value: str, told: str) -> None:
-    """A variable with a wrong value is an error at once, as the option is, and not a surprise at the first VM."""
+    """A variable with a wrong value is an error at the start, as the option is, and not at the first VM."""
     done = run(**{f"USERSPACE_CNI_KUBEVIRT_{name}": value})
     assert done.returncode == 2
     assert told in done.stderr
@@ -299,7 +299,7 @@ def test_a_wrong_variable(name: str, value: str, told: str) -> None:
 
 @pytest.mark.parametrize("version", ["12.8.0", "12.8", "12.8.0-1.el9"])
 def test_the_mtu_policy_arrives(volume: Path, version: str) -> None:
-    """What is said about the MTU by environment decides about definitions: the element, as libvirt can since."""
+    """Variables about the MTU decide about definitions: the element is written if libvirt is said to accept it."""
     told = {"USERSPACE_CNI_KUBEVIRT_MTU": "auto", "USERSPACE_CNI_KUBEVIRT_LIBVIRT": version}
     annotated = {**VMI, "metadata": {**VMI["metadata"], "annotations": {"userspace/vhostuser": '{"net1": {"mtu": 9000}}'}}}
     with Sidecar(volume, **told):
@@ -308,7 +308,7 @@ def test_the_mtu_policy_arrives(volume: Path, version: str) -> None:
 
 
 def test_a_log_that_nobody_takes(volume: Path) -> None:
-    """With all three standard files closed it works and ends as usual, and no socket gets one of their numbers."""
+    """With all three standard files closed the sidecar works and ends as usual, and no socket gets one of their numbers."""
     closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable]
     with Sidecar(volume).start(wait=False, python=closed) as sidecar:
         manager = HookManager(volume).collect()
@@ -320,7 +320,7 @@ def test_a_log_that_nobody_takes(volume: Path) -> None:
 
 
 def test_a_binding_of_unknown_name(volume: Path) -> None:
-    """A VM whose interface has another binding than the sidecar believes is refused with what to do, not left without network."""
+    """A VM whose interface has another binding than the sidecar's is refused with a remedy, not started without network."""
     with Sidecar(volume, NETWORK_BINDING_PLUGIN_NAME="", USERSPACE_CNI_KUBEVIRT_BINDING="") as sidecar:
         assert (sidecar.hooks / "vhostuser-hook-sidecar-0.sock").is_socket()
         callback = HookManager(volume).collect().callbacks[0]
@@ -335,7 +335,7 @@ def test_a_binding_of_unknown_name(volume: Path) -> None:
 
 
 def test_a_channel_is_gone_after_the_end(volume: Path) -> None:
-    """After the end no server answers, and a new sidecar of the same container takes the place."""
+    """After the end no server answers, and a new sidecar of the same container takes its place."""
     with Sidecar(volume) as first:
         assert first.end() == 0
         with pytest.raises(NotReady), dialled(first.socket, 0.2):

@@ -1,4 +1,4 @@
-"""What a caller may send by mistake is refused by name, and the next call is answered."""
+"""What a caller may send by mistake is refused by name. The next call is answered."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
 
 
 def half_a_call(method: str) -> bytes:
-    """A connection's beginning, a call's headers, and the first bytes of a message that is said to have 4096."""
+    """The beginning of a connection, a call's headers, and the first bytes of a message that is announced with 4096."""
     fields = {":method": "POST", ":scheme": "http", ":path": method, ":authority": "localhost"}
     fields |= {"content-type": "application/grpc", "te": "trailers"}
     headers = b"".join(
@@ -48,7 +48,7 @@ def sidecar() -> Iterator[Sidecar]:
 
 @pytest.fixture
 def callback(sidecar: Sidecar) -> Iterator[Callback]:
-    """The way to ask it; afterwards it still answers as it should, in the same process."""
+    """Calls the sidecar. After the test the same process must still answer."""
     pid = sidecar.pid
     (callback,) = HookManager(sidecar.hooks.parent).collect().callbacks
     yield callback
@@ -75,7 +75,7 @@ def callback(sidecar: Sidecar) -> Iterator[Callback]:
     ],
 )
 def test_what_can_not_be_read(callback: Callback, domain: str | bytes, guest: dict[str, object] | bytes, told: str) -> None:
-    """Input that is not what it should be is INVALID_ARGUMENT, with the VM as far as it is known, the trap and a remedy."""
+    """Unreadable input is INVALID_ARGUMENT, with the VM as far as it is known, the trap and a remedy."""
     with pytest.raises(HookError) as refused:
         callback.on_define_domain(domain, guest)
     assert refused.value.code == "INVALID_ARGUMENT"
@@ -84,7 +84,7 @@ def test_what_can_not_be_read(callback: Callback, domain: str | bytes, guest: di
 
 
 def test_what_would_not_work(callback: Callback) -> None:
-    """A definition that could not start is FAILED_PRECONDITION, with VM, network, trap and remedy."""
+    """A definition with which no VM can start is FAILED_PRECONDITION, with VM, network, trap and remedy."""
     private = HUGE.replace("<devices/>", f"<vcpu>1</vcpu><cpu><numa>{CELL}</numa></cpu><devices/>")
     with pytest.raises(HookError) as refused:
         callback.on_define_domain(private, VMI)
@@ -95,7 +95,7 @@ def test_what_would_not_work(callback: Callback) -> None:
 
 
 def test_a_message_over_the_limit(callback: Callback) -> None:
-    """More than a definition and a VMI can have together is refused before it is in memory."""
+    """A message that is larger than any definition and VMI together is refused before it is in memory."""
     with pytest.raises(HookError) as refused:
         callback.on_define_domain(b"x" * (2 << 20), VMI)
     assert refused.value.code == "RESOURCE_EXHAUSTED"
@@ -105,7 +105,7 @@ def test_a_message_over_the_limit(callback: Callback) -> None:
     "junk", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 70_000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 64]
 )
 def test_a_peer_that_speaks_something_else(callback: Callback, junk: bytes) -> None:
-    """Bytes that are no HTTP/2, and peers that say nothing and stay, take nothing from the next caller."""
+    """Bytes that are not HTTP/2, and peers that send nothing and stay, do not disturb the next caller."""
     with socket.socket(socket.AF_UNIX) as silent, socket.socket(socket.AF_UNIX) as peer:
         silent.connect(str(callback.path))
         peer.connect(str(callback.path))
@@ -125,7 +125,7 @@ def test_a_peer_that_speaks_something_else(callback: Callback, junk: bytes) -> N
     ],
 )
 def test_a_call_that_is_none(callback: Callback, method: str, code: grpc.StatusCode) -> None:
-    """A method that does not exist and a message that is no protobuf are gRPC's own errors."""
+    """An unknown method and a message that is not protobuf get gRPC's own errors."""
     with dialled(callback.path) as channel:
         with pytest.raises(grpc.RpcError) as refused:
             channel.unary_unary(method)(b"\xff\xff\xff", timeout=60)
@@ -133,7 +133,7 @@ def test_a_call_that_is_none(callback: Callback, method: str, code: grpc.StatusC
 
 
 def test_calls_that_never_come_whole(callback: Callback) -> None:
-    """However many calls of whichever kind are half sent, Info is answered in time; they are ended, and definitions made."""
+    """However many calls of any kind are half sent, Info is answered in time, the calls are ended, and definitions are made."""
     methods = ("v1alpha3.Callbacks/OnDefineDomain", "v1alpha3.Callbacks/Shutdown", "info.Info/Info")
     with ExitStack() as peers:
         for number in range(150):
@@ -154,7 +154,7 @@ def test_calls_that_never_come_whole(callback: Callback) -> None:
 
 
 def test_callers_that_hang_up(callback: Callback) -> None:
-    """Callers that end amid a call, many of them, leave no connection and no thread behind that is in the way."""
+    """Many callers that end during a call leave no connection and no thread behind that disturbs others."""
     for _ in range(10):
         with dialled(callback.path) as channel:
             ask = channel.unary_unary("/kubevirt.hooks.v1alpha3.Callbacks/OnDefineDomain")
@@ -164,7 +164,7 @@ def test_callers_that_hang_up(callback: Callback) -> None:
 
 
 def test_the_log_stays_readable(sidecar: Sidecar, callback: Callback) -> None:
-    """What was refused is one line each, with the trap and the remedy."""
+    """Each refusal is one line of the log, with the trap and the remedy."""
     with pytest.raises(HookError):
         callback.on_define_domain("<domain\nx", VMI)
     assert [line for line in sidecar.log.splitlines() if not re.match(r"time=\S+Z level=", line)] == []

@@ -1,4 +1,4 @@
-"""The server's own part: which worker serves what, how an error becomes a status, how long it waits for a source."""
+"""Which worker of the server serves what, how an error becomes a status, and how long the server waits for a source."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_info_while_all_callbacks_wait() -> None:
     ],
 )
 def test_status_of_an_error(cause: Exception, code: str) -> None:
-    """Each kind of error has a status of its own, with the text, not more of it than headers can carry."""
+    """Each kind of error has a status of its own, with the text, cut to what headers can carry."""
 
     def fail(_: Call) -> bytes:
         raise DefinitionFailed("VM a/b: „ü“ " + "ü" * 10_000, cause)
@@ -116,7 +116,7 @@ def test_the_callers_deadline_arrives() -> None:
 
 @pytest.mark.parametrize(("seconds", "waited"), [(60.0, 48.0), (30.0, 24.0), (5.0, 4.0), (None, 48.0), (3600.0, 48.0)])
 def test_sources_get_most_of_the_time(monkeypatch: pytest.MonkeyPatch, seconds: float | None, waited: float) -> None:
-    """Sources are waited for four fifths of the time there is, and never longer than virt-launcher's minute allows."""
+    """The server waits for sources for four fifths of the caller's time, and never longer than virt-launcher's minute allows."""
     told: list[float] = []
 
     def resolve(*arguments: object) -> dict[str, object]:
@@ -130,7 +130,7 @@ def test_sources_get_most_of_the_time(monkeypatch: pytest.MonkeyPatch, seconds: 
 
 
 def test_a_fault_of_our_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A fault is reported with the VM, its traceback is one line of the log, and the next call works."""
+    """A fault is reported with the VM, its traceback is one line of the log, and the next call is served."""
 
     def fault(*_: object) -> str:
         raise ZeroDivisionError("of our own")

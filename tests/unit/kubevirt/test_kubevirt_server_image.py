@@ -1,4 +1,4 @@
-"""What the sidecar's image has in it: enough to run, no more, within the memory that KubeVirt gives."""
+"""The sidecar's image has everything that the sidecar needs and no more, and runs in the memory that KubeVirt gives."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ DISK = "<disk type='block' device='disk'><driver name='qemu' type='raw'/><source
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a process that has the image's files."""
+    """The environment of a process that sees only the image's files."""
     return lay_out(tmp_path_factory.mktemp("image") / "sidecar")
 
 
 def domain(disks: int) -> str:
-    """A definition with so many disks, some 140 bytes each."""
+    """A definition with this many disks, of about 140 bytes each."""
     return (
         "<domain type='kvm'><name>default_vm1</name><memoryBacking><hugepages/><source type='memfd'/></memoryBacking>"
         f"<devices>{''.join(DISK.format(number) for number in range(disks))}</devices></domain>"
@@ -39,12 +39,12 @@ def domain(disks: int) -> str:
 
 
 def markup() -> str:
-    """A definition with as many elements and attributes as are read."""
+    """A definition with the largest number of elements and attributes that is read."""
     return domain(1).replace("</devices>", "<a b=''/>" * (NODES_MAX // 2 - 20) + "</devices>")
 
 
 def padded(guest: dict[str, Any], piece: str) -> bytes:
-    """A VMI with as many bytes as are read, as many of them as possible in a list of `piece`, the others in a string."""
+    """A VMI of the largest size that is read: as much as possible is a list of `piece`, the rest one string."""
     text = json.dumps(guest)[:-1] + ', "pieces": ['
     marks = 1 + sum(piece.count(mark) for mark in "{[,")
     number = min((VMI_MARKS_MAX - 100) // marks, (VMI_MAX - len(text) - 100) // (len(piece) + 1))
@@ -53,7 +53,7 @@ def padded(guest: dict[str, Any], piece: str) -> bytes:
 
 
 def test_what_the_image_is_built_from() -> None:
-    """Every file that is copied exists; it runs the sidecar as KubeVirt's user, in an image of nothing else."""
+    """Every file that is copied exists. The image has nothing else, and runs the sidecar as KubeVirt's user."""
     text = SIDECAR.read_text()
     copied = {name for copy in copies(SIDECAR) for name in copy.sources}
     assert [name for name in copied if not (ROOT / name).exists()] == []
@@ -65,7 +65,7 @@ def test_what_the_image_is_built_from() -> None:
 
 
 def test_libraries_are_those_of_the_constraints() -> None:
-    """What pip is asked for there has its version in constraints.txt, and is what the test lays out."""
+    """pip installs versions of constraints.txt, which are the ones that the test uses."""
     asked = re.findall(r"-t /image/opt/sidecar (.*)$", SIDECAR.read_text(), re.MULTILINE)[0].split()
     constraints = (ROOT / "constraints.txt").read_text()
     assert asked == ["grpcio", "protobuf"]
@@ -74,7 +74,7 @@ def test_libraries_are_those_of_the_constraints() -> None:
 
 
 def test_the_image_is_enough(image: dict[str, str]) -> None:
-    """With the image's files and nothing else of the project or of the tests' packages it starts, and finds no more of it."""
+    """The sidecar starts with the image's files and with nothing else of the project or of the tests' packages."""
     argv = [*interpreter(), "-m", "kubevirt", "--help"]
     done = subprocess.run(argv, env=image, cwd="/", capture_output=True, text=True, timeout=60, check=True)
     assert "USERSPACE_CNI_KUBEVIRT_BINDING" in done.stdout
@@ -85,7 +85,7 @@ def test_the_image_is_enough(image: dict[str, str]) -> None:
 
 
 def test_every_module_finds_what_it_imports(image: dict[str, str]) -> None:
-    """Whatever of the sidecar is imported, at start or only when it is first needed, is in the image with all that it imports."""
+    """The image has everything that the sidecar imports, at its start or later."""
     script = """
 import importlib, pkgutil, kubevirt
 for module in pkgutil.walk_packages(kubevirt.__path__, "kubevirt."):
@@ -102,7 +102,7 @@ for module in pkgutil.walk_packages(kubevirt.__path__, "kubevirt."):
 
 
 def test_memory(image: dict[str, str]) -> None:
-    """Whatever is accepted, large or made of small pieces, and many at once: never as much as 48 MiB, and memory goes back."""
+    """The largest accepted inputs, whole or of small pieces, and many at once, take less than 48 MiB, which is given back."""
     large, guest = domain(1000), vmi(**{f"net{number}": "vhostuser" for number in range(4)})
     assert len(large) > 100_000
     with TemporaryDirectory(prefix="uk-") as directory, Sidecar(Path(directory), **image).start(python=interpreter()) as sidecar:

@@ -1,4 +1,4 @@
-"""How the socket gets into its place: it is served first, has a unique name, and only what was made is removed."""
+"""How the socket gets to its place: it is served first, has a unique name, and only our own files are removed."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def served(path: Path) -> tuple[SidecarSocket, socket.socket]:
 
 
 def test_names_tell_sidecars_apart() -> None:
-    """Name of the binding and of the container, of what a file name can hold."""
+    """A socket's name has the names of binding and container, as far as a file name can hold them."""
     assert socket_file("vhostuser", "hook-sidecar-0") == "vhostuser-hook-sidecar-0.sock"
     assert socket_file("a/b c", "hook-sidecar-1") == "a_b_c-hook-sidecar-1.sock"
 
 
 def test_placing(volume: Path) -> None:
-    """Nothing but a directory is seen until the socket is served; then the socket alone, and at the end nothing."""
+    """Only a directory is visible until the socket is served. Then only the socket is visible, and at the end nothing."""
     path = volume / "x.sock"
     placed = SidecarSocket(path)
     placed.prepare()
@@ -82,7 +82,7 @@ def test_placing(volume: Path) -> None:
 
 @pytest.mark.parametrize("until", ["prepared", "bound", "placed"])
 def test_what_a_killed_process_left(volume: Path, until: str) -> None:
-    """Whatever an earlier process of the same name left, at whichever point it ended, is replaced and nothing of it stays."""
+    """Everything that an earlier process of the same name left, wherever it ended, is replaced."""
     path = volume / "x.sock"
     SidecarSocket(path).withdraw()
     subprocess.run([sys.executable, "-c", KILLED, str(path), until], check=True, timeout=60)
@@ -97,7 +97,7 @@ def test_what_a_killed_process_left(volume: Path, until: str) -> None:
 
 @pytest.mark.parametrize("other", ["socket", "file", "link", "directory"])
 def test_another_ones_is_not_removed(volume: Path, other: str) -> None:
-    """What another process put in our place meanwhile stays there."""
+    """A file that another process put in our place meanwhile stays."""
     path = volume / "x.sock"
     placed, server = served(path)
     path.unlink()
@@ -115,7 +115,7 @@ def test_another_ones_is_not_removed(volume: Path, other: str) -> None:
 
 
 def test_two_that_start_at_once(volume: Path) -> None:
-    """Neither takes away where the other serves: the one that is placed last is seen and answers, and the other ends quietly."""
+    """Neither of two sidecars removes the other's socket: the last one is visible and answers, the other ends quietly."""
     path = volume / "x.sock"
     first, second = SidecarSocket(path), SidecarSocket(path)
     first.prepare()
@@ -133,7 +133,7 @@ def test_two_that_start_at_once(volume: Path) -> None:
 
 
 def test_sidecars_of_one_name_at_once(volume: Path) -> None:
-    """Sidecars that are started at the same time under one name all serve, and the socket that is seen answers."""
+    """Sidecars that start at the same time under one name all serve, and the visible socket answers."""
     sidecars = [Sidecar(volume) for _ in range(4)]
     with ExitStack() as started:
         for sidecar in sidecars:
@@ -146,7 +146,7 @@ def test_sidecars_of_one_name_at_once(volume: Path) -> None:
 
 
 def test_what_stands_in_the_way(volume: Path) -> None:
-    """A directory with our name is not removed, and the message has path, user and remedy; others' files are left alone."""
+    """A directory with our name is not removed, and the message has path, user and remedy. Files of others stay."""
     path = volume / "x.sock"
     subprocess.run([sys.executable, "-c", KILLED, str(path), "prepared"], check=True, timeout=60)
     (left,) = volume.iterdir()
@@ -167,7 +167,7 @@ def test_what_stands_in_the_way(volume: Path) -> None:
 @pytest.mark.parametrize(("over", "fits"), [(0, True), (1, False)])
 @pytest.mark.parametrize("whose", ["path", "seen"])
 def test_length_of_a_path(volume: Path, over: int, fits: bool, whose: str) -> None:
-    """A path of 107 bytes is served, one of 108 is refused, also when only virt-launcher's path to it is so long."""
+    """A path of 107 bytes is served. One of 108 is refused, also when only virt-launcher's path to it is that long."""
     path = volume / ("ü" + "x" * (SUN_PATH_MAX + over - len(os.fsencode(volume)) - len("/ü.sock".encode())) + ".sock")
     assert len(os.fsencode(path)) == SUN_PATH_MAX + over
     placed = SidecarSocket(path) if whose == "path" else SidecarSocket(volume / "x.sock", seen=path)
@@ -195,7 +195,7 @@ def test_length_of_a_path(volume: Path, over: int, fits: bool, whose: str) -> No
     ],
 )
 def test_nowhere_to_serve(environment: dict[str, str], told: str) -> None:
-    """Without a place to serve it ends with 1 and one line that says where it looked, and what to do."""
+    """Without a place for its socket the sidecar ends with 1 and one line with the places it tried and a remedy."""
     done = subprocess.run(
         [sys.executable, "-m", "kubevirt"], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
@@ -206,13 +206,13 @@ def test_nowhere_to_serve(environment: dict[str, str], told: str) -> None:
 
 
 def test_a_scan_never_meets_a_socket_that_is_not_served(volume: Path) -> None:
-    """While sidecars start, are killed and start again, every connection to a visible socket is answered."""
+    """While sidecars start, are killed and start again, each connection to a visible socket is answered."""
     with Sidecar(volume) as first:
         met: list[str] = []
         over = threading.Event()
 
         def scan() -> None:
-            """Connect to all that is seen for the first time; a socket of a killed process is known by its inode."""
+            """Connect to each socket that is seen for the first time. The inode identifies the socket of a killed process."""
             dead: set[int] = set()
             while not over.is_set():
                 for entry in os.scandir(first.hooks):
@@ -241,7 +241,7 @@ def test_a_scan_never_meets_a_socket_that_is_not_served(volume: Path) -> None:
 
 
 def test_a_manager_that_was_there_first(volume: Path) -> None:
-    """A manager that scans before there is a sidecar finds it when it serves, round after round."""
+    """A manager that scans before there is a sidecar finds the sidecar when it serves, in each of several rounds."""
     for number in range(3):
         container = f"hook-sidecar-{number}"
         with Sidecar(volume, container).start(wait=False) as sidecar:
@@ -251,7 +251,7 @@ def test_a_manager_that_was_there_first(volume: Path) -> None:
 
 
 def test_a_killed_sidecar_comes_back(volume: Path) -> None:
-    """A container that is killed and started again serves at the same path; what was collected before is still good."""
+    """A container that is killed and started again serves at the same path. What virt-launcher has collected stays valid."""
     domain = "<domain><name>x</name><memoryBacking><hugepages/></memoryBacking><devices/></domain>"
     with Sidecar(volume) as sidecar:
         manager = HookManager(volume).collect()
@@ -264,7 +264,7 @@ def test_a_killed_sidecar_comes_back(volume: Path) -> None:
 
 
 def test_a_sidecar_in_anothers_place(volume: Path) -> None:
-    """A sidecar that ends after another took its place leaves that one's socket, which still answers."""
+    """A sidecar that ends after another took its place leaves the other's socket, which still answers."""
     first, second = Sidecar(volume).start(), Sidecar(volume)
     with first, second:
         assert first.end() == 0

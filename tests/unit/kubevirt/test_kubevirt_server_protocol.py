@@ -1,4 +1,4 @@
-"""The messages are KubeVirt's on the wire, and the generated modules are made of the files beside them."""
+"""The messages are KubeVirt's on the wire, and the generated modules are made from the .proto files beside them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_generated_modules_are_up_to_date(tmp_path: Path) -> None:
 
 
 def test_the_command_is_documented() -> None:
-    """The docstring has the command that the test above runs."""
+    """The package's docstring has the command that the test above runs."""
     text = (DIRECTORY / "__init__.py").read_text()
     assert "python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. kubevirt/protocol/*.proto" in text
 
@@ -47,14 +47,14 @@ CALLBACKS = {"OnDefineDomain", "PreCloudInitIso", "Shutdown"}
     ],
 )
 def test_names_on_the_wire(module: object, service: str, methods: set[str]) -> None:
-    """Packages, services and methods are named as KubeVirt calls them."""
+    """Packages, services and methods have KubeVirt's names."""
     services = module.DESCRIPTOR.services_by_name.values()  # type: ignore[attr-defined]
     (found,) = [each for each in services if each.full_name == service]
     assert {method.name for method in found.methods} == methods
 
 
 def test_numbers_on_the_wire() -> None:
-    """Fields travel under KubeVirt's numbers; the bytes are written out by hand."""
+    """Fields have KubeVirt's numbers. The test writes the bytes out by hand."""
     result = info_pb2.InfoResult(name="n", versions=["v"], hookPoints=[info_pb2.HookPoint(name="h", priority=1)])
     assert result.SerializeToString(deterministic=True) == b"\x0a\x01n\x1a\x05\x0a\x01h\x10\x01\x22\x01v"
     for file in (v1alpha1_pb2, v1alpha2_pb2, v1alpha3_pb2):

@@ -1,4 +1,4 @@
-"""What others write into the sidecar's container, parsed: network-info, DRA metadata, MAC addresses, socket paths."""
+"""Texts by others in the sidecar's container: network-info, DRA metadata, MAC addresses, socket paths."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ JSON = st.recursive(
 
 
 def changed(value: Any, draw: Any) -> Any:
-    """`value` with one of its parts, found by going down at random, replaced by anything."""
+    """`value` with one part, chosen at random at any depth, replaced by anything."""
     if not value or not isinstance(value, dict | list) or draw(st.integers(0, 3)) == 0:
         return draw(JSON)
     if isinstance(value, list):
@@ -39,7 +39,7 @@ def changed(value: Any, draw: Any) -> Any:
 
 
 def info(**entry: Any) -> dict[str, NetworkInfoEntry] | None:
-    """What a network-info file with one entry says."""
+    """A network-info file with one entry."""
     return read_network_info(json.dumps({"interfaces": [{"network": "net1", **entry}]}))
 
 
@@ -48,16 +48,16 @@ def metadata(*devices: dict[str, Any], version: str = V1ALPHA1, request: str = "
 
 
 def port(path: Any = SOCKET, **more: Any) -> dict[str, Any]:
-    """One device with the attribute that makes it a vhost-user port."""
+    """A device with the attribute that makes it a vhost-user port."""
     return {"driver": "d", "attributes": {"vhost-user-path": {"string": path}, **more}}
 
 
 class TestNetworkInfo:
-    """The file that virt-controller and the kubelet make."""
+    """The file that virt-controller and the kubelet write."""
 
     @pytest.mark.parametrize("case", json.loads((DATA / "network-status-network-info.json").read_text()).values())
     def test_what_kubevirt_generates_is_read(self, case: dict[str, str]) -> None:
-        """Each network-info of KubeVirt's own tests is read, a PCI device giving no socket."""
+        """Each network-info of KubeVirt's own tests is read. A PCI device has no socket."""
         found = read_network_info(case.get("kubevirt.io/network-info", ""))
         for attached in (found or {}).values():
             assert (attached.device, attached.path) == ("pci", "")
@@ -65,7 +65,7 @@ class TestNetworkInfo:
         assert macs in ({"foo": ""}, {"woo": "3a:17:d7:e5:0f:08"}, {"doo": ""}, {})
 
     def test_device_info_of_the_specification_gives_path_and_role(self) -> None:
-        """The specification's own vhost-user device-info is the container's side: path and QEMU's role."""
+        """The specification's vhost-user device-info describes the container's side: path and QEMU's role."""
         device = json.loads((DATA / "device-info-vhost-user.json").read_text())
         assert info(deviceInfo=device, mac="02:00:00:00:00:01", mtu=9000) == {
             "net1": NetworkInfoEntry("vhost-user", "/var/run/vhost.sock", "server", "02:00:00:00:00:01", 9000)
@@ -82,11 +82,11 @@ class TestNetworkInfo:
         assert info() == info(deviceInfo=None, mac=None, mtu=None) == info(mac="", mtu=0) == {"net1": NetworkInfoEntry()}
 
     def test_unknown_keys_are_left_alone(self) -> None:
-        """A newer KubeVirt may tell more."""
+        """Unknown keys, as a newer KubeVirt may write, are ignored."""
         assert read_network_info('{"interfaces": [{"network": "n", "speed": 9}], "version": 2}') == {"n": NetworkInfoEntry()}
 
     def test_blanks_around_a_mac_do_not_matter(self) -> None:
-        """The specification's own sample has them."""
+        """Blanks around a MAC, as in the specification's own sample, are accepted."""
         found = info(mac=" 64:1F:74:32:2e:6d")
         assert found is not None
         assert found["net1"].mac == "64:1f:74:32:2e:6d"
@@ -105,14 +105,14 @@ class TestNetworkInfo:
         ],
     )
     def test_what_is_wrong_is_named_by_its_place(self, entry: dict[str, Any], part: str) -> None:
-        """The message has the place in the file and what is wrong there."""
+        """The message has the place in the file, and what is wrong there."""
         with pytest.raises(BadInput) as caught:
             info(**entry)
         assert "interfaces[0]" in caught.value.message
         assert part in caught.value.message
 
     def test_two_entries_of_one_network_are_refused(self) -> None:
-        """It is unknown which of them is right."""
+        """Two entries of one network are refused: which of them is right is unknown."""
         with pytest.raises(BadInput, match="second time"):
             read_network_info('{"interfaces": [{"network": "a"}, {"network": "a"}]}')
 
@@ -128,7 +128,7 @@ class TestNetworkInfo:
 
     @given(st.binary(max_size=40))
     def test_any_bytes_give_facts_or_a_named_error(self, raw: bytes) -> None:
-        """The same holds for files that are no JSON."""
+        """Files that are not JSON raise only a KubevirtError, too."""
         for read in (read_network_info, lambda text: read_metadata(text, "", "file")):
             try:
                 read(raw)
@@ -137,7 +137,7 @@ class TestNetworkInfo:
 
 
 class TestMetadata:
-    """The file of a DRA driver."""
+    """The metadata file of a DRA driver."""
 
     def test_the_first_known_version_of_a_stream_is_read(self) -> None:
         """A file has the same object in several versions; unknown ones before a known one are skipped."""
@@ -148,7 +148,7 @@ class TestMetadata:
         assert read_metadata(future + text, "vhost-port", "file") == expected
 
     def test_only_unknown_versions_are_refused_by_name(self) -> None:
-        """The message says which versions there are, and which would do."""
+        """The message names the versions in the file, and those that are read."""
         with pytest.raises(BadInput, match=r"v1alpha1.*it has: metadata\.resource\.k8s\.io/v9"):
             read_metadata(metadata(port(), version="metadata.resource.k8s.io/v9"), "vhost-port", "file")
 
@@ -162,23 +162,23 @@ class TestMetadata:
         ],
     )
     def test_attributes_may_be_qualified_and_unwrapped(self, attributes: dict[str, Any]) -> None:
-        """Drivers write names with and without their domain; a name without one is the driver's own and wins."""
+        """Attributes may have the driver's domain or none; without one they are the driver's own, and count first."""
         assert read_metadata(metadata({"attributes": attributes}), "vhost-port", "file") == Device(SOCKET, 9000)
 
     def test_mtu_and_mac_are_optional(self) -> None:
-        """One released driver tells no MTU; network data has a MAC where a driver gives one."""
+        """One released driver gives no MTU. Network data has a MAC only if the driver gives one."""
         assert read_metadata(metadata(port()), "vhost-port", "file") == Device(SOCKET, None, "", "d")
         with_mac = {**port(), "networkData": {"hardwareAddress": "02:00:00:00:00:0A", "ips": ["192.0.2.1/24"]}}
         assert read_metadata(metadata(with_mac), "vhost-port", "file") == Device(SOCKET, None, "02:00:00:00:00:0a", "d")
 
     def test_only_the_request_counts(self) -> None:
-        """Devices of another request are not looked at; an allocated alternative belongs to its request."""
+        """Devices of other requests are ignored. An allocated alternative belongs to its request."""
         assert read_metadata(metadata(port()), "other", "file") is None
         assert read_metadata(metadata(port(), request="vhost-port/fast"), "vhost-port", "file") is not None
         assert read_metadata(metadata(port()), "", "file") is not None
 
     def test_a_device_without_a_socket_is_no_port(self) -> None:
-        """A claim may have a GPU, too."""
+        """A claim may have other devices, such as a GPU."""
         gpu = {"attributes": {"model": {"string": "x"}}}
         assert read_metadata(metadata(gpu), "vhost-port", "file") is None
         assert read_metadata(metadata(gpu, port()), "vhost-port", "file") == Device(SOCKET, None, "", "d")
@@ -194,7 +194,7 @@ class TestMetadata:
         ],
     )
     def test_what_is_wrong_is_named(self, devices: list[dict[str, Any]], part: str) -> None:
-        """The message has the file's name and what is wrong in it."""
+        """The message has the file's name, and what is wrong in it."""
         with pytest.raises(BadInput) as caught:
             read_metadata(metadata(*devices), "vhost-port", "/claims/metadata.json")
         assert part in caught.value.message
@@ -202,7 +202,7 @@ class TestMetadata:
 
     @given(st.data())
     def test_anything_gives_a_port_or_a_named_error(self, data: st.DataObject) -> None:
-        """Whatever a driver writes in any place, only a KubevirtError is raised."""
+        """Whatever value a driver writes in any place, only a KubevirtError is raised."""
         whole = json.loads(metadata({**port(mtu={"int": 1500}), "networkData": {"hardwareAddress": "02:00:00:00:00:01"}}))
         try:
             read_metadata(json.dumps(changed(whole, data.draw)), "vhost-port", "file")
@@ -211,10 +211,10 @@ class TestMetadata:
 
 
 class TestMac:
-    """Addresses in the one form that is compared."""
+    """MAC addresses in the one form in which they are compared."""
 
     def test_forms_that_kubevirt_takes_become_one(self) -> None:
-        """Upper case and dashes are the same address."""
+        """Addresses with capitals or dashes are brought to one form."""
         for written in ("DE-AD-00-00-BE-AF", " de:ad:00:00:be:af ", "dead.0000.BEAF"):
             assert read_mac(written, "x", "y") == "de:ad:00:00:be:af"
         assert read_mac("", "x", "y") == ""
@@ -231,22 +231,22 @@ class TestMac:
         ],
     )
     def test_what_no_interface_can_have_is_refused(self, text: str) -> None:
-        """Group addresses, none at all, and what is no address."""
+        """Group addresses, empty ones, and texts that are no address are refused."""
         with pytest.raises(BadInput, match="interface x"):
             read_mac(text, "interface x", "y")
 
 
 class TestPaths:
-    """Where a socket may be."""
+    """Where a socket may lie."""
 
     @pytest.mark.parametrize("path", [SOCKET, "/run/ovsdpdk/a.sock", "/var/run/kubevirt/vhostuser/pod1.sock"])
     def test_the_known_places_are_allowed_to_everybody(self, path: str) -> None:
-        """What drivers, device plugins and our own plugin use."""
+        """The directories of drivers, device plugins and our own plugin are allowed for every VM."""
         check_path(path, OWNER_ROOTS, "annotation")
         check_path(path, CLUSTER_ROOTS, "driver")
 
     def test_the_cluster_may_have_places_of_its_own(self) -> None:
-        """A driver's directory is its administrator's choice, and not the VM owner's."""
+        """The administrator may choose a driver's directory. The VM's owner may not."""
         check_path("/var/run/grout/vhu/vhost.sock", CLUSTER_ROOTS, "driver")
         with pytest.raises(DefinitionRefused, match="path-not-allowed"):
             check_path("/var/run/grout/vhu/vhost.sock", OWNER_ROOTS, "annotation")
@@ -276,7 +276,7 @@ class TestPaths:
     )
     @pytest.mark.parametrize("roots", [OWNER_ROOTS, CLUSTER_ROOTS])
     def test_other_places_are_refused(self, path: str, roots: tuple[str, ...]) -> None:
-        """KubeVirt's own sockets, ways out, other forms of a path, and what QEMU's option parser would split."""
+        """KubeVirt's own sockets, paths with dots, other forms, and what QEMU's option parser would split are refused."""
         with pytest.raises(DefinitionRefused) as caught:
             check_path(path, roots, "annotation userspace/vhostuser")
         assert caught.value.name == "path-not-allowed"
@@ -284,7 +284,7 @@ class TestPaths:
         str(caught.value).encode()
 
     def test_a_path_has_at_most_107_bytes(self) -> None:
-        """One more than sun_path holds is refused before QEMU does so."""
+        """A path with one byte more than sun_path holds is refused before QEMU would refuse it."""
         longest = "/var/run/kubevirt/" + "x" * (107 - 18)
         check_path(longest, OWNER_ROOTS, "annotation")
         with pytest.raises(DefinitionRefused) as caught:
@@ -292,12 +292,12 @@ class TestPaths:
         assert caught.value.name == "path-too-long"
 
     def test_run_and_var_run_are_one_directory(self) -> None:
-        """Two paths to one socket are recognised as such."""
+        """Two paths to one socket, below /run and /var/run, are recognised as one."""
         assert canonical("/run/kubevirt/a") == canonical("/var/run/kubevirt/a")
 
     @given(st.text(max_size=130))
     def test_any_text_is_a_path_or_refused(self, text: str) -> None:
-        """Nothing but a KubevirtError leaves."""
+        """Any text raises nothing but a KubevirtError."""
         try:
             check_path(f"/var/run/{text}", CLUSTER_ROOTS, "driver")
         except KubevirtError:
@@ -307,7 +307,7 @@ class TestPaths:
 
 @given(st.lists(st.lists(st.sampled_from(["a", "b", "", "c"]), min_size=1, max_size=4), max_size=8))
 def test_the_first_socket_that_collides(parts: list[list[str]]) -> None:
-    """A socket collides with the first that has its path, or is in its place as a directory, or the other way round."""
+    """A socket collides with the first one that has its path, or whose path is a directory of its own, or the other way round."""
     paths = ["/var/run/" + "/".join(each) for each in parts]
     taken: TakenSockets[int] = TakenSockets()
     for number, path in enumerate(paths):
@@ -316,6 +316,6 @@ def test_the_first_socket_that_collides(parts: list[list[str]]) -> None:
 
 
 def test_a_path_too_long_for_a_socket() -> None:
-    """It collides with none: it is refused for its length."""
+    """A path that is too long collides with none: it is refused for its length."""
     taken: TakenSockets[int] = TakenSockets()
     assert [taken.take("/a" * 60, number) for number in range(2)] == [None, None]

@@ -1,4 +1,4 @@
-"""VMIs as KubeVirt sends them."""
+"""VMIs as KubeVirt sends them are read, or refused by name."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def replaced(path: tuple[str, ...], value: Any) -> dict[str, Any]:
 
 
 def test_every_field_of_kubevirts_own_sample_is_found() -> None:
-    """KubeVirt's sample of its API, every field of which is filled, gives all that is used, under the names it has there."""
+    """KubeVirt's sample of its API has every field. Everything that is used is found in it under its name."""
     machine = read_vmi((DATA / "vmi-binding-hugepages.json").read_bytes())
     assert (machine.namespace, machine.name, machine.uid) == ("namespaceValue", "nameValue", "uidValue")
     assert machine.interfaces == (
@@ -108,7 +108,7 @@ def test_nulls_in_an_interface_are_absent_fields() -> None:
 
 
 def test_text_bytes_and_objects_are_read_alike() -> None:
-    """The sidecar has bytes, lint has objects."""
+    """A VMI may be bytes, as for the sidecar, or an object, as for the lint."""
     decoded = with_interface(binding={"name": "vhostuser"}, macAddress="02:00:00:00:00:01")
     text = json.dumps(decoded)
     assert read_vmi(decoded) == read_vmi(text) == read_vmi(text.encode())
@@ -119,7 +119,7 @@ def test_text_bytes_and_objects_are_read_alike() -> None:
     [({"cores": 2}, 2), ({"sockets": 2, "cores": 3, "threads": 2}, 12), ({"sockets": 0, "cores": 2}, 2), ({"model": "x"}, None)],
 )
 def test_vcpus_are_counted_as_kubevirt_does(cpu: dict[str, Any], vcpus: int | None) -> None:
-    """A missing value or 0 counts as one; without any of them the number is unknown."""
+    """A missing factor or 0 counts as one. Without any factor the number is unknown."""
     assert read_vmi(vmi(domain={"cpu": cpu})).vcpus == vcpus
 
 
@@ -127,7 +127,7 @@ def test_vcpus_are_counted_as_kubevirt_does(cpu: dict[str, Any], vcpus: int | No
     ("path", "value"), [(path, value) for path in USED for value in VALUES if type(value) is not type(value_at(path))]
 )
 def test_a_value_of_another_type_is_named_by_its_path(path: tuple[str, ...], value: Any) -> None:
-    """What is used is of its type, or the message says where it is not."""
+    """A value of another type is refused with its path."""
     with pytest.raises(BadInput) as refused:
         read_vmi(replaced(path, value))
     assert refused.value.message.startswith(f"{'.'.join(path)} of the VMI")
@@ -155,7 +155,7 @@ def test_a_field_of_an_interface_is_named_by_its_path(fields: dict[str, Any], pa
 
 
 def test_two_interfaces_of_one_name_are_refused() -> None:
-    """A name stands for one interface, and for one network."""
+    """A name stands for one interface and one network, so two interfaces of one name are refused."""
     twice = [{"name": "net1"}, {"name": "net1"}]
     with pytest.raises(BadInput, match=r"interfaces\[1\]"):
         read_vmi(vmi(domain={"devices": {"interfaces": twice}}))
@@ -165,7 +165,7 @@ def test_two_interfaces_of_one_name_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["name", "namespace"])
 def test_a_vm_without_a_name_is_refused(name: str) -> None:
-    """Sockets and MACs are derived from name and namespace: an empty one would silently give a wrong one."""
+    """Sockets and MACs are derived from name and namespace: without them they would silently be wrong."""
     with pytest.raises(BadInput, match=f"metadata.{name}"):
         read_vmi({"metadata": {"name": "vm", "namespace": "ns", name: ""}, "spec": {}})
 
@@ -186,7 +186,7 @@ def test_a_vm_without_a_name_is_refused(name: str) -> None:
     ],
 )
 def test_what_is_no_json_object_is_refused(raw: bytes) -> None:
-    """Anything but one JSON object in UTF-8 is bad input, and nothing else is raised."""
+    """Anything but one JSON object in UTF-8 is bad input, and raises nothing else."""
     with pytest.raises(BadInput):
         read_vmi(raw)
 
@@ -200,13 +200,13 @@ def test_a_message_never_repeats_a_vm() -> None:
 
 @given(st.sampled_from(USED), JSON)
 def test_any_value_anywhere_is_read_or_refused(path: tuple[str, ...], value: Any) -> None:
-    """Whatever stands where something is used: a VM, or bad input."""
+    """Any value in any place that is read gives a VM, or bad input."""
     with suppress(BadInput):
         assert isinstance(read_vmi(replaced(path, value)), VirtualMachine)
 
 
 def test_bound_interfaces_are_those_of_the_binding_that_are_there() -> None:
-    """Other bindings are not ours, and an absent interface is no interface."""
+    """Interfaces of other bindings, and absent ones, are left out."""
     machine = VirtualMachine(
         "ns",
         "vm",

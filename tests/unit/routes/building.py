@@ -1,4 +1,4 @@
-"""Routes, pods and namespaces as the tests of this room write them."""
+"""Makes Routes, pods and namespaces for the tests of this room."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def thing(name: str = "r", created: str = "2026-01-01T00:00:00Z", **spec: Any) -
 
 
 def route(name: str = "r", *entries: str, **spec: Any) -> RouteObject:
-    """A Route without problems; each entry as `10.0.0.0/8 eth1 [VIA]`, or with Services as `NAME/SERVICE`, `NAME/*`, `*/*`."""
+    """A Route without problems. An entry is `10.0.0.0/8 eth1 [VIA]`, or with Services `NAME/SERVICE`, `NAME/*`, `*/*`."""
     networks, services = [], []
     for each in entries:
         to, dev, *via = each.split()
@@ -46,7 +46,7 @@ def link(name: str, index: int, *addresses: str, up: bool = True) -> PodLink:
 
 
 def found(text: str, protocol: int = STATIC, metric: int | None = None) -> PodRoute:
-    """A route of the main table, as `10.0.0.0/8 eth1 [VIA]`."""
+    """A route in the main table, from `10.0.0.0/8 eth1 [VIA]`."""
     dst, dev, *via = text.split()
     network = ip_network(dst)
     said = metric if metric is not None else (1024 if network.version == 6 else 0)
@@ -54,12 +54,12 @@ def found(text: str, protocol: int = STATIC, metric: int | None = None) -> PodRo
 
 
 def inside(*routes: PodRoute, eth1: tuple[str, ...] = ("10.124.2.5/24",), up: bool = True) -> Inside:
-    """A pod with Calico's eth0, and an eth1 of a network with a router."""
+    """The namespace of a pod with Calico's eth0, and an eth1 of a network with a router."""
     links = {"eth0": link("eth0", 3, "192.168.9.7/32"), "eth1": link("eth1", 5, *eth1, up=up)}
     calico = (found("0.0.0.0/0 eth0 169.254.1.1", 3), found("169.254.1.1/32 eth0", 3))
     return Inside(links, (*calico, found("10.124.2.0/24 eth1", KERNEL), *routes))
 
 
 def lines(resolved: ResolvedRoutes) -> list[str]:
-    """The routes that are wanted, as ip(8) writes them."""
+    """The desired routes, as ip(8) writes them."""
     return [str(each) for each in resolved.routes]

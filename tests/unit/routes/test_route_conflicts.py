@@ -1,4 +1,4 @@
-"""Two Routes for one destination of a pod: the winner does not depend on their order, and the loser is told the winner's name."""
+"""Two Routes for one destination of a pod: the winner does not depend on their order, and the loser's report names it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rival(name: str, specificity: int = 0, priority: int = 0, created: str = "20
 
 
 def everywhere(asked: PodClaims, *lacks: str) -> ResolvedRoutes:
-    """The outcome in a pod that has all devices but these."""
+    """What is resolved in a pod that has all devices but these."""
     names = [f"eth{number}" for number in range(10)]
     links = {name: link(name, index, "192.0.2.1/24") for index, name in enumerate(names, 2) if name not in lacks}
     return resolve(asked, Inside(links), ClusterFacts())
@@ -49,7 +49,7 @@ def everywhere(asked: PodClaims, *lacks: str) -> ResolvedRoutes:
     ],
 )
 def test_who_wins(winner: RouteObject, loser: RouteObject, why: str) -> None:
-    """The more specific selector, then priority, then age, then the name; the loser's text has the reason."""
+    """The more specific selector wins, then priority, then age, then the name. The loser's text has the reason."""
     for routes in ((winner, loser), (loser, winner)):
         found = Rulebook(routes, ()).claims(POD)
         assert [each.route for each in found.claims] == [winner.name]
@@ -60,13 +60,13 @@ def test_who_wins(winner: RouteObject, loser: RouteObject, why: str) -> None:
 
 
 def test_the_most_specific_selector_counts() -> None:
-    """A Route that selects a pod in two ways has it by the more specific one."""
+    """Of several ways in which a Route selects a pod, the most specific counts."""
     both = read_route(thing("z", route=[{"dst": "10.0.0.0/8", "dev": "eth1"}], **ALSO))
     assert [each.route for each in Rulebook([rival("a", specificity=2), both], ()).claims(POD).claims] == ["z"]
 
 
 def test_a_loser_keeps_its_other_destinations() -> None:
-    """Only the destination in conflict is lost."""
+    """A Route loses only the destination in conflict."""
     entries = [{"dst": "10.0.0.0/8", "dev": "eth0"}, {"dst": "11.0.0.0/8", "dev": "eth0"}]
     found = Rulebook([read_route(thing("b", route=entries)), rival("a")], ()).claims(POD)
     assert [(each.route, str(each.dst), each.dev) for each in found.claims] == [
@@ -76,7 +76,7 @@ def test_a_loser_keeps_its_other_destinations() -> None:
 
 
 def test_the_next_best_takes_the_place_of_one_whose_device_is_not_there() -> None:
-    """A Route has no effect in a pod without its device, so another one's entry for the destination is used there."""
+    """A Route has no effect in a pod without its device, so another Route's entry for the destination is used there."""
     entries = ("eth3", 9), ("eth2", 5), ("eth1", 0)
     routes = [read_route(thing(dev, route=[{"dst": "10.0.0.0/8", "dev": dev}], priority=high)) for dev, high in entries]
     asked = Rulebook(routes, ()).claims(POD)
@@ -96,7 +96,7 @@ def test_the_next_best_takes_the_place_of_one_whose_device_is_not_there() -> Non
 
 @pytest.mark.parametrize("seed", range(40))
 def test_one_winner_per_destination_whatever_the_order(seed: int) -> None:
-    """Any Routes, in any order, give one claim per destination, always the same; a lost entry names a better Route once."""
+    """Any Routes in any order give the same single claim per destination. Each lost entry names a better Route once."""
     rng = random.Random(seed)
     destinations = [f"10.{number}.0.0/16" for number in range(6)]
     routes, ranks = [], {}

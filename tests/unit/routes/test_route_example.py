@@ -1,4 +1,4 @@
-"""The worked example of the original: a pod of two networks, and the routing table that comes of its Route."""
+"""The worked example of the original project: a pod of two networks, and its routing table with a Route."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ROUTE = route(
 
 
 def table(inside: Inside, wanted: tuple[PodRoute, ...]) -> set[str]:
-    """The main table with what is wanted, as the example shows it: destination, gateway, device."""
+    """The main table with the desired routes, as the example shows it: destination, gateway, device."""
     return {f"{each.dst} {each.via or 'on-link'} {each.dev}" for each in (*inside.routes, *wanted)}
 
 
 def test_the_eight_lines() -> None:
-    """With Calico's two routes and the subnet of eth1 there are exactly the eight lines of the example."""
+    """Calico's two routes, the subnet of eth1 and the Route give exactly the eight lines of the example."""
     before = inside()
     book = Rulebook([ROUTE], SERVICES)
     resolved = resolve(book.claims(POD), before, book.cluster)
@@ -47,7 +47,7 @@ def test_the_eight_lines() -> None:
 
 
 def test_the_order_of_the_example() -> None:
-    """Long prefixes are made first."""
+    """Routes with long prefixes are made first."""
     book = Rulebook([ROUTE], SERVICES)
     assert lines(resolve(book.claims(POD), inside(), book.cluster)) == [
         "10.86.69.17/32 dev eth0",
@@ -68,7 +68,7 @@ def test_the_example_with_the_subnet_itself() -> None:
 
 
 def test_the_example_in_a_pod_of_one_network() -> None:
-    """A pod without eth1 gets what goes by eth0, and the rest is skipped."""
+    """A pod without eth1 gets the routes by eth0, and the others are skipped."""
     one = Inside({"eth0": inside().links["eth0"]}, (found("0.0.0.0/0 eth0 169.254.1.1", 3), found("169.254.1.1/32 eth0", 3)))
     book = Rulebook([ROUTE], SERVICES)
     resolved = resolve(book.claims(POD), one, book.cluster)

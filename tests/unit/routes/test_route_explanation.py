@@ -20,7 +20,7 @@ BACK = "the network there must know the way back to it"
 
 
 def explained(dst: str, *routes: RouteObject, within: Inside | None = None, pod: RoutePod = POD) -> Explanation:
-    """What happens to packets to an address or a network."""
+    """The explanation for packets to an address or a network."""
     asked = Rulebook(routes, ()).claims(pod)
     there = within or inside()
     return explain(ip_network(dst) if "/" in dst else ip_address(dst), asked, resolve(asked, there, ClusterFacts()), there)
@@ -32,7 +32,7 @@ def applied(within: Inside, outcome: ResolvedRoutes) -> Inside:
 
 
 def test_a_route_that_is_not_applied_yet() -> None:
-    """Which Route, which gateway and why; what the kernel does now, and will do; what a route does not see to."""
+    """The explanation has Route, gateway and reason, what the kernel does now and will do, and what a route does not set up."""
     one = route("low-latency", "20.0.0.0/8 eth1 10.124.2.1")
     assert list(explained("20.1.2.3", one).lines()) == [
         "20.1.2.3: Route 'low-latency' asks for 20.0.0.0/8 via 10.124.2.1 dev eth1",
@@ -45,7 +45,7 @@ def test_a_route_that_is_not_applied_yet() -> None:
 
 
 def test_a_route_that_is_applied() -> None:
-    """Then there is no future way, and the notes stay."""
+    """For an applied route no future way is shown. The notes stay."""
     one = route("r", "20.0.0.0/8 eth1")
     book = Rulebook([one], ())
     asked = book.claims(POD)
@@ -59,7 +59,7 @@ def test_a_route_that_is_applied() -> None:
 
 
 def test_an_address_that_no_route_decides() -> None:
-    """The kernel's own way is shown, and no note of a device that does not change."""
+    """The kernel's own way is shown, without notes about devices that do not change."""
     assert list(explained("30.0.0.1", route("r", "20.0.0.0/8 eth1")).lines()) == [
         "30.0.0.1: no Route decides",
         "now: default via 169.254.1.1 dev eth0, of others",
@@ -70,7 +70,7 @@ def test_an_address_that_no_route_decides() -> None:
 
 @pytest.mark.parametrize("dst", ["127.0.0.1", "192.168.9.7", "10.124.2.5", "::1", "127.8.0.0/16"])
 def test_an_address_of_the_pod_itself(dst: str) -> None:
-    """The kernel's local table comes before every route: nothing of a Route concerns it."""
+    """The kernel's local table comes before every route, so no Route affects the pod's own address."""
     found_out = explained(dst, route("r", "default eth1 10.124.2.1", "192.168.0.0/16 eth1"))
     assert list(found_out.lines()) == [
         f"{dst}: no Route decides",
@@ -80,7 +80,7 @@ def test_an_address_of_the_pod_itself(dst: str) -> None:
 
 
 def test_the_kernels_choice() -> None:
-    """The longest prefix counts, of two the lower metric, of equal ones the first."""
+    """The longest prefix counts, of equal ones the lower metric, of equal metrics the first."""
     routes = (found("20.0.0.0/8 eth0", metric=5), found("20.0.0.0/8 eth1"), found("20.0.0.0/8 eth0"), found("20.1.0.0/16 eth0"))
     ways = [explained(dst, within=inside(*routes)).now for dst in ("20.1.0.1", "20.2.0.1", "20.0.0.0/8", "20.0.0.0/7")]
     assert [str(each) for each in ways] == [
@@ -92,7 +92,7 @@ def test_the_kernels_choice() -> None:
 
 
 def test_parts_of_a_network() -> None:
-    """What of it routes of ours take elsewhere is noted, ten of them at most."""
+    """Parts of the network that routes of ours lead elsewhere are noted, ten at most."""
     one = route("a", "20.1.0.0/16 eth1", *(f"30.{number}.0.0/16 eth1" for number in range(12)))
     found_out = explained("20.0.0.0/8", one)
     assert (found_out.reasoned, found_out.notes) == (None, ("of it, Route 'a' has 20.1.0.0/16 dev eth1",))
@@ -102,13 +102,13 @@ def test_parts_of_a_network() -> None:
 
 
 def test_a_route_of_others_that_leads_to_no_one() -> None:
-    """It is in force as any other, and shown as what it is."""
+    """Another program's route that drops packets is in force, and is shown as what it is."""
     nothing = PodRoute(ip_network("20.0.0.0/8"), None, "", 0, STATIC)
     assert list(explained("20.0.0.1", within=inside(nothing)).lines())[-1] == "now: 20.0.0.0/8, not to one next hop, of others"
 
 
 def test_why_there_is_no_route() -> None:
-    """What was refused, skipped or lost of this destination is noted with its Route; of others nothing is."""
+    """Refused, skipped and lost entries for this destination are noted with their Route, and no other entries."""
     one = route("a", "20.0.0.0/8 eth7", "30.0.0.0/8 eth1 10.99.0.1", "40.0.0.0/8 eth1", "40.0.0.0/8 eth0")
     assert "Route 'a'" in explained("20.0.0.1", one).notes[0]
     assert "no device eth7" in explained("20.0.0.1", one).notes[0]
@@ -121,7 +121,8 @@ def test_why_there_is_no_route() -> None:
 
 
 def test_drift() -> None:
-    """It lists what is missing, what of ours is surplus, and others' routes behind ours; a route by another gateway is both."""
+    """The drift lists missing routes, surplus ones of ours, and others' behind ours. A route by another gateway is in two
+    lists."""
     one = route("r", "20.0.0.0/8 eth1", "30.0.0.0/8 eth1 10.124.2.1", "40.0.0.0/8 eth1")
     book = Rulebook([one], ())
     before = inside(

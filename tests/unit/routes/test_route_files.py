@@ -1,4 +1,4 @@
-"""Files with routes: the original form, Route objects, and what is refused with the file and the entry named."""
+"""Files with routes: the original form, Route objects, and refusals that name file and entry."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_one_entry_alone(entry: Any) -> None:
 
 
 def test_an_object_for_the_api() -> None:
-    """The original form becomes an object that can be given to the API server, without the blank."""
+    """The original form becomes an object that the API server accepts, without the blank."""
     [found] = objects_in(ENTRIES, "/etc/Low Latency.yaml")
     assert found == {
         "apiVersion": "k8s.ovn.org/v1",
@@ -63,7 +63,7 @@ def test_an_object_for_the_api() -> None:
 
 
 def test_all_services_in_a_file() -> None:
-    """`*/*` is an entry as any other."""
+    """The entry `*/*` is read like any other."""
     [found] = routes_in([{"svc": "*/*", "dev": "eth1"}, {"svc": "shop/*", "dev": "eth1"}], "cr-config.json")
     assert [(each.namespace, each.name) for each in found.services] == [("*", "*"), ("shop", "*")]
 
@@ -72,7 +72,7 @@ def test_all_services_in_a_file() -> None:
     ("path", "name"), [("a/B_c.json", "b-c"), ("网.yaml", "file"), ("x" * 99 + ".yaml", "x" * 63), ("-.json", "file")]
 )
 def test_the_name_of_a_files_route(path: str, name: str) -> None:
-    """What is left of the file's name is a name that the API takes."""
+    """The Route's name is the part of the file's name that the API accepts."""
     assert route_name(path) == name
 
 
@@ -98,7 +98,7 @@ def test_the_name_of_a_files_route(path: str, name: str) -> None:
     ],
 )
 def test_an_entry_that_cannot_be_refuses_the_file(entry: Any, why: str) -> None:
-    """File and number of the entry are named; the placeholders of the original's own example are no value."""
+    """The error names the file and the entry's number. The placeholders of the original's example are no values."""
     with pytest.raises(InvalidConfig, match=r"cr-config\.json: entry 2") as refused:
         routes_in([ENTRIES[1], entry], "cr-config.json")
     assert why in str(refused.value)
@@ -107,7 +107,7 @@ def test_an_entry_that_cannot_be_refuses_the_file(entry: Any, why: str) -> None:
 def test_all_that_is_wrong_is_named() -> None:
     """Each wrong entry is named by its number, up to twenty.
 
-    The error of reading the file has the first, and how many there are.
+    The error of reading the file has the first one, and their number.
     """
     wrong = {"route": "10.0.0.1/8", "dev": "eth1"}
     faults = faults_in([wrong, *ENTRIES, {"svc": "a", "dev": "eth1"}], "f.yaml")
@@ -120,7 +120,7 @@ def test_all_that_is_wrong_is_named() -> None:
 
 
 def test_all_that_is_wrong_in_objects() -> None:
-    """Objects of another kind, names given twice and the problems of each Route, in the order of the file."""
+    """Named are objects of other kinds, repeated names and the problems of each Route, in the order of the file."""
     bad = thing(
         "a", route=[{"dst": "10.0.0.0/8", "dev": "lo"}, {"dst": "10.0.0.0/8", "dev": "eth1"}, {"dst": "x", "dev": "eth1"}]
     )
@@ -136,7 +136,7 @@ def test_all_that_is_wrong_in_objects() -> None:
 
 
 def test_route_objects() -> None:
-    """One, a list of them, a List, several documents: each is a Route, whose problems are its own."""
+    """One object, a list, a List and several documents are read. Each Route has only its own problems."""
     one, other = thing("a", route=[{"dst": "10.0.0.0/8", "dev": "eth1"}]), thing("b", route=[{"dst": "10.0.0.0/8", "dev": "lo"}])
     both = [one, other]
     documents = "\n---\n".join(json.dumps(each) for each in both)
@@ -162,20 +162,20 @@ def test_route_objects() -> None:
     ],
 )
 def test_what_is_neither_form(data: Any, why: str) -> None:
-    """It is refused as a whole, with the file's name."""
+    """A file in neither form is refused as a whole, with its name."""
     with pytest.raises(InvalidConfig, match=r"^f: ") as refused:
         routes_in(data, "f")
     assert why in str(refused.value)
 
 
 def test_an_empty_list() -> None:
-    """A file that has an empty list asks for nothing, and says so."""
+    """A file with an empty list asks for no routes, and its Route says so."""
     [found] = routes_in([], "f.yaml")
     assert (found.name, found.networks, found.services, found.problems) == ("f", (), (), ())
 
 
 def bomb(levels: int) -> str:
-    """YAML whose values double nine times nine with each level."""
+    """YAML in which each of nine levels makes the values nine times as many."""
     lines = ["a0: &a0 [x,x,x,x,x,x,x,x,x]"]
     lines += [f"a{level}: &a{level} [{','.join([f'*a{level - 1}'] * 9)}]" for level in range(1, levels)]
     return "\n".join(lines)
@@ -199,21 +199,21 @@ def bomb(levels: int) -> str:
     ],
 )
 def test_texts_that_are_not_read(text: str, why: str) -> None:
-    """Bombs of aliases, endless and deep ones, keys given twice, tags of Python, and files of more than 1 MiB."""
+    """Refused are bombs of aliases, endless and deep texts, repeated keys, tags of Python, and files of more than 1 MiB."""
     with pytest.raises(InvalidConfig, match=r"^f\.yaml: ") as refused:
         parse(text, "f.yaml")
     assert why in str(refused.value)
 
 
 def test_json_that_is_none() -> None:
-    """Of a file that calls itself JSON the error is JSON's; NaN and keys given twice are none."""
+    """A file named as JSON is read as JSON and has JSON's errors. NaN and repeated keys are refused."""
     for text in ('{"a": 1,}', '{"a": NaN}', '[{"a": 1, "a": 2}]'):
         with pytest.raises(InvalidConfig, match="it is not JSON"):
             parse(text, "f.json")
 
 
 def test_what_yaml_may_do() -> None:
-    """Aliases and merge keys that stay small are read, comments too; a time stays a text, as in JSON."""
+    """Small aliases, merge keys and comments are read. A time stays a text, as in JSON."""
     text = "- &a {route: 10.0.0.0/8, dev: eth1}   # all\n- {<<: *a, route: 11.0.0.0/8}\n- *a\n"
     assert [each["route"] for each in parse(text, "f")] == ["10.0.0.0/8", "11.0.0.0/8", "10.0.0.0/8"]
     assert parse("created: 2026-01-01T00:00:00Z", "f") == {"created": "2026-01-01T00:00:00Z"}

@@ -1,4 +1,4 @@
-"""No route by a gateway hides the gateway of another one, and none is refused without need."""
+"""No route by a gateway hides the gateway of another route, and none is refused without need."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ def resolved(*entries: str, within: Inside | None = None, cluster: ClusterFacts 
 
 
 def refused(outcome: ResolvedRoutes) -> list[str]:
-    """Why entries are refused, without their places."""
+    """The reasons why entries are refused, without their places."""
     return [each.text.partition(": ")[2] for each in outcome.refusals]
 
 
 @pytest.mark.parametrize("needing", ["20.0.0.0/8", "20.0.0.1/32"])
 @pytest.mark.parametrize("hiding", ["10.99.0.1/32", "10.99.0.0/24"])
 def test_one_that_leads_to_the_gateway_of_another(needing: str, hiding: str) -> None:
-    """It is refused, whichever of the two has the longer destination and is made first."""
+    """A route that covers another's gateway is refused, whichever has the longer destination and is made first."""
     outcome = resolved(SUBNET, f"{needing} eth1 10.99.0.1", f"{hiding} eth1 10.124.2.1")
     assert lines(outcome) == ["10.99.0.0/20 dev eth1", f"{needing} via 10.99.0.1 dev eth1"]
     assert refused(outcome) == [f"{hiding}: it would hide 10.99.0.1, the gateway of other routes by eth1"]
 
 
 def test_by_ipv6() -> None:
-    """The same, where the kernel would refuse the one that comes second."""
+    """With IPv6, where the kernel would refuse the second of the two, the same route is refused."""
     outcome = resolved("fd00:2::1/128 eth1 fe80::9", "fd07::/16 eth1 fd00:2::1", within=SIX)
     assert lines(outcome) == ["fd07::/16 via fd00:2::1 dev eth1"]
     assert refused(outcome) == ["fd00:2::1/128: it would hide fd00:2::1, the gateway of other routes by eth1"]
 
 
 def test_one_that_leads_to_its_own_gateway() -> None:
-    """It is refused whatever else is asked for, and hides nothing of others then."""
+    """A route that covers its own gateway is always refused, so it hides no other gateway."""
     outcome = resolved(SUBNET, "10.99.0.0/24 eth1 10.99.0.1", "20.0.0.0/8 eth1 10.99.0.1")
     assert lines(outcome) == ["10.99.0.0/20 dev eth1", "20.0.0.0/8 via 10.99.0.1 dev eth1"]
     assert refused(outcome) == ["10.99.0.0/24: it would hide 10.99.0.1, its own gateway by eth1"]
 
 
 def test_a_gateway_that_is_derived() -> None:
-    """It counts as one that is named."""
+    """A derived gateway counts like a named one."""
     others = inside(found("10.124.0.0/16 eth1 10.124.2.1"))
     outcome = resolved("10.124.9.0/24 eth1 auto", "10.124.2.1/32 eth1 10.124.2.9", within=others)
     assert lines(outcome) == ["10.124.9.0/24 via 10.124.2.1 dev eth1"]
@@ -64,14 +64,15 @@ def test_a_gateway_that_is_derived() -> None:
 
 
 def test_two_that_lead_to_each_others_gateway() -> None:
-    """One of them can be: the first one."""
+    """Of two routes that cover each other's gateway, the first stays."""
     outcome = resolved("10.124.2.1/32 eth1 10.124.2.9", "10.124.2.9/32 eth1 10.124.2.1")
     assert lines(outcome) == ["10.124.2.1/32 via 10.124.2.9 dev eth1"]
     assert refused(outcome) == ["10.124.2.9/32: it would hide 10.124.2.9, the gateway of other routes by eth1"]
 
 
 def test_three_that_lead_in_a_ring() -> None:
-    """Of each of which the gateway is hidden by the next one, the first stays, and the one whose gateway it hides says so."""
+    """When each of three routes covers another's gateway, the first stays. One's gateway is hidden, the other hides the
+    first's."""
     ring = ["10.124.2.1/32 eth1 10.124.2.3", "10.124.2.2/32 eth1 10.124.2.1", "10.124.2.3/32 eth1 10.124.2.2"]
     outcome = resolved(*ring)
     assert lines(outcome) == ["10.124.2.1/32 via 10.124.2.3 dev eth1"]
@@ -82,7 +83,7 @@ def test_three_that_lead_in_a_ring() -> None:
 
 
 def test_what_is_refused_itself_refuses_nothing() -> None:
-    """A route that would hide the gateway of one that cannot be is taken: for whatever reason that one cannot be."""
+    """A route that covers only the gateway of a refused route is accepted, whatever the other one's reason is."""
     chain = resolved("10.124.2.3/32 eth1 10.124.2.4", "10.124.2.2/32 eth1 10.124.2.3", "20.0.0.0/8 eth1 10.124.2.2")
     assert lines(chain) == ["10.124.2.3/32 via 10.124.2.4 dev eth1", "20.0.0.0/8 via 10.124.2.2 dev eth1"]
     kernels = resolved("10.124.2.1/32 eth1 10.124.2.9", "10.124.2.0/24 eth1 10.124.2.1")
@@ -96,8 +97,8 @@ def test_what_is_refused_itself_refuses_nothing() -> None:
 
 
 def test_one_by_another_device() -> None:
-    """A gateway is reached by its own device: what another device's routes by gateways lead to is nothing to it, where only
-    routes of ours reach it."""
+    """A gateway is reached by its own device. Routes by gateways at other devices do not hide it, where only routes of ours
+    reach it."""
     outcome = resolved(SUBNET, "20.0.0.0/8 eth1 10.99.0.1", "10.99.0.1/32 eth0 169.254.1.1")
     assert len(lines(outcome)) == 3
 
@@ -112,9 +113,9 @@ GATEWAYS: tuple[Gateway, ...] = tuple((ip_address(f"10.0.0.{number}"), "eth1") f
     st.dictionaries(st.sampled_from(GATEWAYS), st.sets(st.integers(0, 7))),
 )
 def test_as_many_as_can_be(needs: list[Gateway | None], said: Mapping[Gateway, Collection[int]]) -> None:
-    """None that stays hides the gateway of another that stays.
+    """No route that stays hides the gateway of another that stays.
 
-    Each refused one does so, or hides its own, or its own is hidden.
+    Each refused route would do that, or covers its own gateway, or its gateway is hidden.
     """
     hiders = {gateway: [each for each in numbers if each < len(needs)] for gateway, numbers in said.items()}
     lost = decide(needs, hiders)
@@ -139,7 +140,7 @@ def test_as_many_as_can_be(needs: list[Gateway | None], said: Mapping[Gateway, C
     st.dictionaries(st.sampled_from(GATEWAYS), st.sets(st.integers(0, 7))),
 )
 def test_where_there_is_no_ring(needs: list[Gateway | None], said: Mapping[Gateway, Collection[int]]) -> None:
-    """What stays is the same in any order, and what needs a gateway never gives way to what hides it."""
+    """The same routes stay in any order. A route that needs a gateway never gives way to the one that hides it."""
     rank: dict[Gateway | None, int] = {gateway: number for number, gateway in enumerate((None, *GATEWAYS))}
     hiders = {
         gateway: [each for each in numbers if each < len(needs) and rank[gateway] > rank[needs[each]]]

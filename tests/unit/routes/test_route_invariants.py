@@ -90,7 +90,7 @@ any_seed = given(st.integers())
 
 
 def any_routes(rng: random.Random, **spec: Any) -> list[RouteObject]:
-    """A few Routes, of which some entries cannot be."""
+    """A few Routes, some entries of which are impossible."""
     routes = []
     for number in range(rng.randrange(1, 4)):
         entries = [
@@ -102,7 +102,7 @@ def any_routes(rng: random.Random, **spec: Any) -> list[RouteObject]:
 
 
 def any_inside(rng: random.Random) -> Inside:
-    """A pod of two networks with some more routes."""
+    """The namespace of a pod of two networks, with some more routes."""
     eth1 = rng.choice([("10.124.2.5/24",), ("10.124.2.5/24", "fd00:2::5/64", "fe80::5/64")])
     more = [found(each, metric=rng.choice([None, None, 50])) for each in rng.sample(OTHERS, rng.randrange(5))]
     there = inside(*more, *([found("fd00:2::/64 eth1", KERNEL)] if len(eth1) > 1 else []), eth1=eth1)
@@ -116,12 +116,12 @@ def applied(there: Inside, outcome: ResolvedRoutes) -> Inside:
 
 
 def way(there: Inside, address: IPv4Address | IPv6Address) -> PacketWay | None:
-    """Where the kernel sends packets to an address."""
+    """The device and gateway by which the kernel sends packets to an address."""
     return explain(address, PodClaims(), ResolvedRoutes(), there).now
 
 
 def each_case(check: Callable[[Inside, Inside, ResolvedRoutes], None], seed: int, **spec: Any) -> None:
-    """Call it with many namespaces, before and after, and what was resolved."""
+    """Call it with many namespaces, before and after, and with what was resolved."""
     rng = random.Random(seed)
     for _ in range(40):
         there = any_inside(rng)
@@ -134,7 +134,7 @@ def each_case(check: Callable[[Inside, Inside, ResolvedRoutes], None], seed: int
 
 
 def assert_reachable(before: Inside, after: Inside, ours: Iterable[DesiredRoute]) -> None:
-    """The way to each gateway of the routes before is what it was, where that was on-link; that of ours is on-link there."""
+    """On-link gateways of the earlier routes are reached as before. Gateways of ours are on-link at their device."""
     for each in before.routes:
         former = way(before, each.via) if each.via and not each.via.is_link_local else None
         if former and former.via is None and former.dev == each.dev:
@@ -154,8 +154,8 @@ def assert_reachable(before: Inside, after: Inside, ours: Iterable[DesiredRoute]
 @settings(max_examples=20)
 @any_seed
 def test_one_route_per_destination_in_order(seed: int) -> None:
-    """No two routes of ours lead to one destination; those on the link come first, of these and of the others long prefixes, and
-    default routes last; no device is used that the pod has not."""
+    """No two routes of ours have one destination, and all use devices of the pod. On-link routes come first, default routes
+    last; within both groups long prefixes come first."""
 
     def check(before: Inside, after: Inside, outcome: ResolvedRoutes) -> None:
         destinations = [each.dst for each in outcome.routes]
@@ -172,7 +172,7 @@ def test_one_route_per_destination_in_order(seed: int) -> None:
 @settings(max_examples=20)
 @any_seed
 def test_gateways_stay_reachable(seed: int) -> None:
-    """The way to a gateway of others is what it was; that of ours is on-link at its device, of its own family."""
+    """The way to others' gateways stays as it was. A gateway of ours is on-link at its device, and of its route's family."""
 
     def check(before: Inside, after: Inside, outcome: ResolvedRoutes) -> None:
         assert_reachable(before, after, outcome.routes)
@@ -183,7 +183,7 @@ def test_gateways_stay_reachable(seed: int) -> None:
 @settings(max_examples=20)
 @any_seed
 def test_nothing_is_refused_for_nothing(seed: int) -> None:
-    """A route that is refused because of gateways would hide one, together with those that are made."""
+    """A route that is refused because of gateways would hide one if it were made together with the others."""
     rng = random.Random(seed)
     for _ in range(40):
         before, routes = any_inside(rng), any_routes(rng)
@@ -205,7 +205,7 @@ def test_nothing_is_refused_for_nothing(seed: int) -> None:
 @settings(max_examples=20)
 @any_seed
 def test_api_server_and_dns_stay_where_they_are(seed: int) -> None:
-    """Whatever is asked, the default route included: without their gates packets to them go as they went."""
+    """Whatever is asked for, also a default route: without their gates, packets to API server and DNS go as before."""
 
     def check(before: Inside, after: Inside, outcome: ResolvedRoutes) -> None:
         for address in GUARDED:

@@ -1,4 +1,4 @@
-"""When the thread that keeps routes works, when it waits, and how often it asks a runtime that does not answer."""
+"""When the thread that reconciles routes works and waits, and how often it asks a runtime that does not answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from userspace_cni.routes.routes_keeper import RouteKeeper
 
 
 class Rounds(RouteKeeper):
-    """So many rounds, on the thread of the caller. `waits`: the seconds that it would wait before each, and after the last."""
+    """This many rounds, in the caller's thread. `waits`: for how many seconds it would wait before each round and after the
+    last."""
 
     def __init__(self, rounds: int, sources: Any, learn: Callable[[], bool], next_due: float = 0.0) -> None:
         self.visits: list[tuple[bool, set[str]]] = []
@@ -55,14 +56,14 @@ def sources(**problems: str) -> Any:
 
 
 def test_without_what_it_needs_it_waits_until_it_is_asked() -> None:
-    """A pod or a look that is due cannot be served then, and is not tried again and again."""
+    """The thread does not try again and again while it cannot look at pods, even if one is due."""
     _, *others = Rounds(3, sources(), lambda: False).waits
     assert min(others) > 1e6
     assert Rounds(3, sources(), lambda: True).waits == [0.0] * 4
 
 
 def test_what_could_not_be_looked_at_yet_is_looked_at_later() -> None:
-    """A look that was asked for waits for the first round that acts, and is over with it."""
+    """A requested look waits for the first round that can look, and is done once."""
     known = iter([False, True, True])
     rounds = Rounds(0, sources(), lambda: next(known))
     rounds.ask_all()
@@ -73,7 +74,7 @@ def test_what_could_not_be_looked_at_yet_is_looked_at_later() -> None:
 
 
 def test_a_source_that_cannot_be_read_is_read_again() -> None:
-    """Also where nothing changes meanwhile, and no pod is due."""
+    """A failed source is read again, also when nothing else changes and no pod is due."""
     later = time.monotonic() + 600
     assert Rounds(1, sources(cri="no answer"), lambda: True, later).waits[1] == pytest.approx(7, abs=1)
     assert Rounds(1, sources(), lambda: True, later).waits[1] > 500
@@ -96,7 +97,7 @@ def namespaces(settings: Settings, runtime: Silent | None = None) -> NamespaceSo
 
 
 def test_a_runtime_that_does_not_answer_is_asked_ever_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each request delays a round, and with it a change of a Route, by seconds. The problem is reported all the time."""
+    """Each request delays a round, and changes of Routes, by seconds. The problem is reported all the time."""
     now = 1000.0
     monkeypatch.setattr(places, "time", SimpleNamespace(monotonic=lambda: now))
     (tmp_path / "cri.sock").touch()
@@ -115,7 +116,7 @@ def test_a_runtime_that_does_not_answer_is_asked_ever_less_often(tmp_path: Path,
 
 
 def test_a_runtime_that_cannot_be_looked_for(tmp_path: Path) -> None:
-    """A missing socket means no runtime; a path that cannot be followed may lead to one, which is asked."""
+    """A missing socket means that there is no runtime. A path that cannot be followed may lead to one, which is asked."""
     (tmp_path / "loop.sock").symlink_to("loop.sock")
     for name, asked in (("none.sock", 0), ("loop.sock", 1)):
         settings = Settings(cri_socket=f"{tmp_path}/{name}", state_dir=str(tmp_path), cni_cache_dir=str(tmp_path))
@@ -125,7 +126,7 @@ def test_a_runtime_that_cannot_be_looked_for(tmp_path: Path) -> None:
 
 
 def test_a_source_that_fails_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its last answer stays in use beside the other sources: no sandbox differs from one round to the next."""
+    """The last answer of a failed source stays in use beside the others: no sandbox comes and goes between rounds."""
     (tmp_path / "ns").touch()
     for interface in ("eth1", "eth0"):
         cached(tmp_path, f"{tmp_path}/ns").rename(tmp_path / "results" / f"net-{BOX}-{interface}")

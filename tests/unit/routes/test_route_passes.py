@@ -1,4 +1,4 @@
-"""Which pods are looked at when: changed ones, due ones, and no others; and what is known after a restart."""
+"""Which pods are looked at when: changed and due ones, and no others. And what is known after a restart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ETH1 = PodLink("eth1", 3, up=True, addresses=(ip_interface("10.2.0.2/16"),))
 
 
 class Namespaces:
-    """Pods' namespaces as the kernel has them: `inside` by path; `looks` are the paths that were looked at."""
+    """The namespaces of pods in the kernel: `inside` has them by path, `looks` the paths that were looked at."""
 
     protocol = 148
 
@@ -54,7 +54,7 @@ class Namespaces:
 
 
 class Node:
-    """Passes over pods, and a clock."""
+    """A node whose pods are looked at in passes, with a clock."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -87,7 +87,7 @@ def known(
 
 
 def test_only_what_changed_is_looked_at() -> None:
-    """Every pod at first; then those for which something else is asked; all again after ten minutes."""
+    """The first pass looks at every pod, later ones at pods for which other routes are desired, and after ten minutes at all."""
     node, one = Node(), route("one", "172.16.0.0/16", pods=[{"name": "a"}])
     assert node.visit(known(one)) == ["/ns/a", "/ns/b"]
     assert node.visit(known(one)) == []
@@ -101,7 +101,7 @@ def test_only_what_changed_is_looked_at() -> None:
 
 
 def test_a_new_interface() -> None:
-    """A sandbox that has another one, by whatever source, or that is named, is looked at, and again where a device may come."""
+    """A sandbox with a new interface, from any source, or with a named one, is looked at, and again if a device may come."""
     node, one = Node(), known(route("one", "172.16.0.0/16"))
     assert node.visit(one) == ["/ns/a", "/ns/b"]
     node.now += RESYNC_S / 2
@@ -116,7 +116,7 @@ def test_a_new_interface() -> None:
 
 
 def test_what_is_asked_of_a_pod_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is computed once until the pod, or anything else that is known, changes; nothing is kept of pods that are gone."""
+    """What is desired in a pod is computed once until something known changes. Nothing is kept of pods that are gone."""
     node, asked = Node(), list[str]()
     claims = Rulebook.claims
 
@@ -140,7 +140,7 @@ def test_what_is_asked_of_a_pod_is_asked_once(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_is_not_proven_is_left_alone() -> None:
-    """A sandbox of another UID than the API's pod, or of a pod that the API does not have."""
+    """A sandbox is left alone if its UID is not that of the API's pod, or if the API has no such pod."""
     node = Node()
     node.located = [located("a", "u-former"), located("stranger")]
     assert node.visit(known(route("one", "172.16.0.0/16"))) == []
@@ -148,7 +148,7 @@ def test_what_is_not_proven_is_left_alone() -> None:
 
 
 def test_a_device_that_may_still_come() -> None:
-    """A new pod without the device is looked at again after a moment, some times, and then with all others."""
+    """A new pod that lacks the device is looked at again after a moment, a few times, and then together with all others."""
     node = Node()
     node.located = [located("a")]
     node.kernel.inside["/ns/a"] = Inside({})
@@ -164,7 +164,7 @@ def test_a_device_that_may_still_come() -> None:
 
 
 def test_a_failure_is_tried_again_with_growing_pauses() -> None:
-    """The other pods do not wait for it."""
+    """After a failure in one pod the other pods do not wait."""
     node = Node()
     node.kernel.inside["/ns/a"] = ContainerGone("it is another namespace by now")
     one = known(route("one", "172.16.0.0/16"))
@@ -180,7 +180,7 @@ def test_a_failure_is_tried_again_with_growing_pauses() -> None:
 
 
 def test_a_pod_in_the_nodes_network() -> None:
-    """The namespace decides, whatever the pod says; it is no failure."""
+    """A pod counts as in the node's network by its namespace, whatever its spec says. That is no failure."""
     node = Node()
     node.kernel.inside["/ns/a"] = HostNamespace("it is the node's own")
     node.visit(known(route("one", "172.16.0.0/16")))
@@ -189,7 +189,7 @@ def test_a_pod_in_the_nodes_network() -> None:
 
 
 def test_without_a_cluster_each_sandbox_is_a_pod() -> None:
-    """Routes of the file concern it; entries with Services do not count."""
+    """Without a cluster the file's routes are for each sandbox. Entries with Services do not count."""
     node = Node()
     thing = route("file", "172.16.0.0/16", svc=[{"namespace": "a", "name": "b", "dev": "eth1"}])
     assert node.visit(KnownCluster(from_file=(thing,))) == ["/ns/a", "/ns/b"]
@@ -206,7 +206,7 @@ def test_a_file_wins_over_an_object_of_its_name() -> None:
 
 
 def test_what_is_known_through_a_restart() -> None:
-    """The file has all of it; what is no such file is an error of values."""
+    """A file keeps everything that is known. Another file raises an error of values."""
     pods = (
         RoutePod("default", "a", "u-a", {"app": "web"}, (("ReplicaSet", "web-1"), ("Deployment", "web"))),
         RoutePod("x", "y", "z", {}, None),
@@ -232,7 +232,7 @@ def test_what_is_known_through_a_restart() -> None:
 
 
 def test_owners() -> None:
-    """A ReplicaSet's and a Job's owner is the pod's, too, once they are known; before that it is not known."""
+    """Owners of a pod's ReplicaSet or Job count as the pod's once they are known. Until then the owner is unknown."""
     reference = {"kind": "ReplicaSet", "name": "web-1", "controller": True}
     pod = read_pod({"metadata": {"namespace": "default", "name": "a", "uid": "u", "ownerReferences": [reference]}})
     assert add_owners(pod, {"ReplicaSet": None}).owners is None
@@ -247,7 +247,7 @@ def test_owners() -> None:
 
 
 def test_services() -> None:
-    """Both families; a headless one, one of an outside name, and one without an address yet have none."""
+    """A Service has addresses of both families. A headless one, an external name, and one without an address yet have none."""
     metadata = {"namespace": "default", "name": "web"}
 
     def of(**spec: Any) -> ClusterService:
@@ -267,7 +267,7 @@ def test_services() -> None:
 
 
 def test_for_which_pods_the_runtime_is_asked() -> None:
-    """Those for which routes are asked, and those that have some although none is asked any more; without a cluster all."""
+    """The runtime is asked for pods with desired routes and for pods that still have some; without a cluster for all."""
     node = Node()
     assert node.passes.list_wanted() is None
     node.visit(known(route("one", "172.16.0.0/16", pods=[{"name": "a"}])))
@@ -281,7 +281,7 @@ def test_for_which_pods_the_runtime_is_asked() -> None:
 
 
 def test_pods_that_pretend_to_be_static() -> None:
-    """Only a node's own object may say that it stands for another pod here, and never in place of a real pod."""
+    """Only an object of the node itself may stand for another pod here, and never for a real pod."""
     mirror = {"kubernetes.io/config.mirror": "victim"}
 
     def of(name: str, uid: str, kind: str = "") -> Any:
@@ -296,7 +296,7 @@ def test_pods_that_pretend_to_be_static() -> None:
 
 
 def test_an_address_that_is_none() -> None:
-    """Servers take 10.096.0.50 as a ClusterIP: that one is left out, and the object counts."""
+    """Servers accept 10.096.0.50 as a ClusterIP. That address is left out, and the rest of the Service is used."""
     thing = {"metadata": {"namespace": "a", "name": "b"}, "spec": {"clusterIPs": ["10.096.0.50", "fd96::7"]}}
     assert [str(each) for each in read_service(thing).addresses] == ["fd96::7"]
 
@@ -313,7 +313,7 @@ def test_a_pod_that_ends_keeps_its_routes() -> None:
 
 
 def test_a_file_of_routes_with_a_name_of_the_api() -> None:
-    """The file's applies on this node; the API's Route reports that, and nothing of the file's."""
+    """The file's Route is applied on this node. The API's Route of this name reports that, and nothing about the file's."""
     node = Node()
     both = [route("one", "172.16.0.0/16"), route("two", "172.17.0.0/16")]
     node.visit(replace(known(*both), from_file=(route("one", "172.18.0.0/16"),)))
@@ -329,7 +329,7 @@ def test_a_file_of_routes_with_a_name_of_the_api() -> None:
 
 
 def test_a_pod_whose_namespace_is_odd() -> None:
-    """A failure in one namespace is reported for that pod; the others are looked at, however often it has failed."""
+    """A failure in one namespace is reported for its pod. The others are looked at, however often it has failed."""
     node = Node()
     node.kernel.inside["/ns/a"] = KeyError("an answer that cannot be read")
     one = known(route("one", "172.16.0.0/16"))
@@ -341,7 +341,7 @@ def test_a_pod_whose_namespace_is_odd() -> None:
 
 
 def test_networks_of_neighbours_are_one() -> None:
-    """An odd network does not swallow the others; too many count as unknown, because each is a route in each pod."""
+    """An invalid network does not hide the others. Too many count as unknown, because each is a route in each pod."""
     nodes = [ip_network(f"10.244.{number}.0/24") for number in range(200)]
     assert [str(each) for each in merge_networks([ip_network("0.0.0.0/0"), *nodes, ip_network("fd00::/64")])] == [
         "10.244.0.0/17",

@@ -1,4 +1,4 @@
-"""Route objects as people write them: everything valid is used, everything invalid is reported, and nothing raises."""
+"""Route objects as people write them: valid parts are used, invalid parts are reported, and nothing raises."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ ENTRY = {"dst": "10.0.0.0/8", "dev": "eth1"}
 
 
 def read(**spec: Any) -> RouteObject:
-    """A Route with one good entry and this."""
+    """A Route with one good entry and these fields."""
     return read_route(thing(**{"route": [ENTRY], **spec}))
 
 
 def test_an_object_of_the_original_schema() -> None:
-    """What the original takes is taken here: `via` given, both lists, a feature gate; its status does not matter."""
+    """Objects that the original accepts are accepted: with `via`, both lists, a feature gate, and any status."""
     said = thing(
         "low-latency",
         route=[{"dst": "10.124.0.0/16", "dev": "eth1", "via": "10.124.2.1"}],
@@ -52,7 +52,7 @@ def test_an_object_of_the_original_schema() -> None:
 
 
 def test_all_that_is_optional() -> None:
-    """Selectors, exclusions, priority, gates and the default of gateways."""
+    """Selectors, exclusions, priority, gates and the default of gateways are optional."""
     found = read(
         pods=[{"namespace": "default", "name": "web-0"}, {"labels": {"app": "web"}}],
         namespaces=[{"name": "fast"}, {"labels": {"tier": "gold"}}],
@@ -74,13 +74,13 @@ def test_all_that_is_optional() -> None:
 
 @pytest.mark.parametrize("spec", [None, {}, {"route": [], "svc": []}, {"route": None, "feature_gate": None, "pods": None}])
 def test_an_empty_one(spec: Any) -> None:
-    """Neither list is required, and null is the same as nothing."""
+    """Neither list is required, and null means the same as no list."""
     found = read_route({**thing(), "spec": spec})
     assert (found.problems, found.is_unusable, found.networks, found.gates) == ((), False, (), FeatureGates())
 
 
 def test_a_bad_entry_is_left_out_alone() -> None:
-    """The others are used, and the problem has place, field, value and reason."""
+    """The other entries are used. The problem has place, field, value and reason."""
     found = read_route(
         thing(
             route=[{"dst": "169.254.0.0/16", "dev": "eth1"}, ENTRY, {"dst": "10.0.0.0/8", "dev": "lo"}],
@@ -124,7 +124,7 @@ def test_a_bad_entry_is_left_out_alone() -> None:
     ],
 )
 def test_what_holds_for_all_entries_must_be_readable(spec: Any, named: str) -> None:
-    """Half a selector might select every pod: a Route with an unreadable one asks for nothing, and says why."""
+    """A part of a selector might select every pod: a Route with an unreadable one asks for nothing, and says why."""
     found = read(**spec)
     assert (found.is_unusable, found.networks, found.services) == (True, (), ())
     [problem] = found.problems
@@ -132,7 +132,7 @@ def test_what_holds_for_all_entries_must_be_readable(spec: Any, named: str) -> N
 
 
 def test_a_gate_that_cannot_be_read_is_taken_with_caution() -> None:
-    """Its value is reported, and counts as the harmless one."""
+    """The unreadable value is reported, and counts as the harmless one."""
     found = read(feature_gate={"override": "maybe", "allow-apiserver": "yes", "keep-cluster-routes": [], "allow-dns": True})
     assert found.gates == FeatureGates(allow_apiserver=False, allow_dns=True, override=False, keep_cluster_routes=True)
     assert len(found.problems) == 3
@@ -152,13 +152,13 @@ def test_there_is_a_most_of_entries() -> None:
 
 @pytest.mark.parametrize("name", [None, "", 7, "Upper", "a/b", "a" * 254, ["a"]])
 def test_a_name_that_none_has(name: Any) -> None:
-    """Such a Route asks for nothing, because its routes could not be distinguished from another's."""
+    """A Route with an impossible name asks for nothing: its routes could not be told from another Route's."""
     found = read_route({"metadata": {"name": name}, "spec": {"route": [ENTRY]}})
     assert (found.is_unusable, len(found.problems), found.networks) == (True, 1, ())
 
 
 def test_without_a_cluster() -> None:
-    """On a host without one the entries with Services are reported, and the others are used."""
+    """On a host without a cluster, entries with Services are reported, and the others are used."""
     found = without_services(route("r", "10.0.0.0/8 eth1", "default/nginx eth1"))
     assert (len(found.networks), found.services, len(found.problems)) == (1, (), 1)
     alone = route("r", "10.0.0.0/8 eth1")
@@ -166,7 +166,7 @@ def test_without_a_cluster() -> None:
 
 
 def odd(rng: random.Random, depth: int = 0) -> Any:
-    """Any JSON value, made of the words that a Route has, and others."""
+    """Any JSON value, with the words of a Route and others."""
     words = ("route", "svc", "dst", "dev", "via", "pods", "name", "namespace", "labels", "kind", "exclude", "spec", "metadata")
     more = (
         "workloads",
@@ -193,7 +193,7 @@ def odd(rng: random.Random, depth: int = 0) -> Any:
 @settings(max_examples=20)
 @given(st.integers(0, 2**32))
 def test_no_object_raises(seed: int) -> None:
-    """Of any JSON comes a Route: one that tells what is wrong, or one that is right; and only texts are told."""
+    """Any JSON gives a Route: a valid one, or one that says what is wrong. Every problem is a text."""
     rng = random.Random(seed)
     for _ in range(200):
         said = odd(rng)
@@ -208,13 +208,13 @@ def test_no_object_raises(seed: int) -> None:
 
 @pytest.mark.parametrize("said", [None, [], "r", 7, {"metadata": []}, {"metadata": {"name": "r"}, "spec": "x"}])
 def test_what_is_no_object_at_all(said: Any) -> None:
-    """It is told like any other problem."""
+    """What is no object is reported like any other problem."""
     found = read_route(said)
     assert (found.is_unusable, len(found.problems)) == (True, 1)
 
 
 def test_values_that_cannot_be_shown() -> None:
-    """A value so deep, or with so many digits, that Python cannot write it raises nothing either."""
+    """A value that is too deep, or has too many digits, for Python to write it raises nothing."""
     deep = json.loads("[" * 900 + "]" * 900)
     for _ in range(10):
         deep = [[[[[[[[[[deep]]]]]]]]]]

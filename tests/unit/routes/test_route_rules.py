@@ -98,7 +98,7 @@ def test_what_is_not_known_never_counts_as_no() -> None:
     ],
 )
 def test_pods_that_are_left_alone(change: dict[str, Any], why: str) -> None:
-    """Pods of the node's network, ended and terminating ones: even if a Route names them."""
+    """Pods of the node's network, ended and terminating pods are left alone, even if a Route names them."""
     pod = replace(WEB, **change)
     found = asked(pod, route("r", "20.0.0.0/8 eth1", pods=[{"namespace": "shop", "name": "web-7"}]))
     assert found.claims == ()
@@ -118,13 +118,13 @@ def test_pods_that_are_left_alone(change: dict[str, Any], why: str) -> None:
     ],
 )
 def test_excluded_namespaces(spec: dict[str, Any], is_for_it: bool) -> None:
-    """The settings' excluded namespaces are concerned only by a selector that names them."""
+    """Pods of the settings' excluded namespaces are selected only if a selector names their namespace."""
     found = asked(PROXY, route("r", "20.0.0.0/8 eth1", **spec), exclude=("kube-system",))
     assert bool(found.claims) == is_for_it
 
 
 def test_pods_of_a_stateful_set() -> None:
-    """Its pods are its own, without a ReplicaSet between; those of another namespace or of another kind of that name are not."""
+    """A StatefulSet owns its pods directly. Those of another namespace, or of another kind of that name, are not its own."""
     one = route("r", "20.0.0.0/8 eth1", workloads=[{"kind": "StatefulSet", "namespace": "shop", "name": "db"}])
     pods = [RoutePod("shop", f"db-{number}", f"u{number}", {}, (("StatefulSet", "db"),)) for number in range(3)]
     others = [replace(pods[0], namespace="other"), replace(pods[0], owners=(("DaemonSet", "db"),)), replace(pods[0], owners=None)]
@@ -134,7 +134,7 @@ def test_pods_of_a_stateful_set() -> None:
 
 
 def test_services() -> None:
-    """A Service is a route to each of its addresses; what has none is told, and nothing of it is asked."""
+    """A Service is a route to each of its addresses. One without addresses is reported, and asks for nothing."""
     entries = ("shop/cart eth1", "shop/db eth1", "shop/mail eth1", "shop/new eth1", "shop/gone eth1")
     found = asked(WEB, route("r", *entries))
     assert specs(found) == ["fd00:96::11/128 eth1", "10.96.1.1/32 eth1"]
@@ -145,7 +145,7 @@ def test_services() -> None:
 
 
 def test_a_services_address_changes() -> None:
-    """The rules of the next moment ask for its new address, and for none when it is gone."""
+    """After a change the rules ask for the Service's new address, and for none when the Service is gone."""
     one = route("r", "shop/search eth1")
     for addresses in (["10.96.1.2"], ["10.96.7.7"], []):
         book = Rulebook([one], [service("shop/search", *addresses)])
@@ -153,8 +153,8 @@ def test_a_services_address_changes() -> None:
 
 
 def test_a_gateway_of_one_family() -> None:
-    """A Service of two families by a gateway of one gets one route; the other is told, unless it has an entry of its own. One of
-    another family alone is refused."""
+    """A Service of two families by a gateway of one gets one route. The other family is reported, unless it has an entry of its
+    own. A Service of only the other family is refused."""
     found = asked(WEB, route("r", "shop/cart eth1 10.124.2.1"))
     assert specs(found) == ["10.96.1.1/32 eth1"]
     assert [(each.kind, str(each.dst)) for each in found.told] == [("remark", "fd00:96::11/128")]
@@ -168,7 +168,7 @@ def test_a_gateway_of_one_family() -> None:
 
 
 def test_all_services_of_a_namespace() -> None:
-    """`*` is each Service with an address; those of API server and DNS are left out, unless a gate allows them."""
+    """`*` means each Service with an address. API server and DNS are left out unless a gate allows them."""
     assert specs(asked(WEB, route("r", "shop/* eth1"))) == ["fd00:96::11/128 eth1", "10.96.1.1/32 eth1", "10.96.1.2/32 eth1"]
     for entry in ("default/* eth1", "kube-system/* eth1", "empty/* eth1"):
         found = asked(WEB, route("r", entry))
@@ -179,7 +179,7 @@ def test_all_services_of_a_namespace() -> None:
 
 
 def test_all_services() -> None:
-    """`*/*` is each Service with an address, of any namespace; an entry before it has its own, and gates are as ever."""
+    """`*/*` means each Service with an address, in any namespace. An earlier entry keeps its Service, and gates hold."""
     all_of_shop = ["fd00:96::11/128 eth1", "10.96.1.1/32 eth1", "10.96.1.2/32 eth1"]
     found = asked(WEB, route("r", "*/* eth1"))
     assert (specs(found), found.told) == (all_of_shop, ())
@@ -204,7 +204,7 @@ def test_all_services() -> None:
     ],
 )
 def test_api_server_and_dns(entry: str, gate: str) -> None:
-    """No route contains their addresses unless its gate says so, and the other gate does not help."""
+    """No route contains their addresses unless their own gate allows it. The other gate does not."""
     other = {"allow-apiserver": "allow-dns", "allow-dns": "allow-apiserver"}[gate]
     for gates in ({}, {other: "true"}):
         found = asked(WEB, route("r", entry, "10.0.0.0/16 eth1", feature_gate=gates))
@@ -215,7 +215,7 @@ def test_api_server_and_dns(entry: str, gate: str) -> None:
 
 
 def test_addresses_of_a_service_that_no_route_may_have() -> None:
-    """A Service's author can choose no address that a Route's author could not."""
+    """A Service's author cannot choose an address for which a Route's author could not ask."""
     odd = service("shop/odd", "169.254.169.254", "127.0.0.1", "224.0.0.1", "fe80::5", "10.96.1.9")
     book = Rulebook([route("r", "shop/odd eth1")], (odd,), CLUSTER)
     found = book.claims(WEB)
@@ -224,7 +224,7 @@ def test_addresses_of_a_service_that_no_route_may_have() -> None:
 
 
 def test_the_services_themselves_say_where_the_api_server_is() -> None:
-    """Where nothing else is known of the cluster, the addresses of these Services are guarded all the same."""
+    """If nothing else is known of the cluster, the addresses of these Services are guarded all the same."""
     book = Rulebook([route("r", "10.96.0.0/28 eth1")], SERVICES)
     assert book.claims(WEB).claims == ()
     assert book.cluster.apiservers == (ip_address("10.96.0.1"),)
@@ -232,12 +232,12 @@ def test_the_services_themselves_say_where_the_api_server_is() -> None:
 
 
 def test_the_default_route_is_no_wide_prefix() -> None:
-    """It contains every address, and is asked for all the same: what must stay is kept when it is resolved."""
+    """A default route contains every address, and is accepted: resolving it keeps the routes that must stay."""
     assert specs(asked(WEB, route("r", "default eth1", "::/0 eth1"))) == ["0.0.0.0/0 eth1", "::/0 eth1"]
 
 
 def test_a_destination_twice_in_one_route() -> None:
-    """The first entry has it, and the other is told with the place of the first; those of Services come after networks."""
+    """The first entry counts. The other is reported with the place of the first. Entries of Services come after networks."""
     found = asked(WEB, route("r", "20.0.0.0/8 eth1", "20.0.0.0/8 eth0", "10.96.1.2/32 eth1", "shop/search eth0"))
     assert specs(found) == ["10.96.1.2/32 eth1", "20.0.0.0/8 eth1"]
     first, second = found.told
@@ -247,21 +247,21 @@ def test_a_destination_twice_in_one_route() -> None:
 
 
 def test_order_of_claims() -> None:
-    """Long prefixes come first, the default route last."""
+    """Claims with long prefixes come first, the default route last."""
     found = asked(WEB, route("r", "default eth1", "20.0.0.0/8 eth1", "20.1.0.0/16 eth1", "fd00::/64 eth1", "20.1.2.3/32 eth1"))
     assert [each.prefix.length for each in found.claims] == [64, 32, 16, 8, 0]
     assert found.routes == ("r",)
 
 
 def test_an_unusable_route_concerns_no_pod() -> None:
-    """Its selector cannot be read, so it selects no pod, and is reported only in itself."""
+    """A Route with an unreadable selector selects no pod, and is reported only on itself."""
     bad = read_route(thing(route=[{"dst": "20.0.0.0/8", "dev": "eth1"}], pods=[{}]))
     found = asked(WEB, bad)
     assert (found.claims, found.told, found.routes) == ((), (), ())
 
 
 def test_pods_of_one_kind_share_an_answer() -> None:
-    """What is asked is made once for all pods that the same Routes select."""
+    """The claims are computed once for all pods that the same Routes select."""
     book = Rulebook([route("a", "20.0.0.0/8 eth1"), route("b", "11.0.0.0/8 eth1", namespaces=[{"name": "shop"}])], (), CLUSTER)
     assert book.claims(WEB) is book.claims(NIGHTLY)
     assert book.claims(WEB) is not book.claims(PROXY)
@@ -269,7 +269,7 @@ def test_pods_of_one_kind_share_an_answer() -> None:
 
 
 def test_there_is_a_most_of_routes_in_a_pod() -> None:
-    """A pod has 1024 of them: those of the Route that loses are left out and told."""
+    """A pod has at most 1024 routes. Surplus ones, of the Route that loses, are left out and reported."""
     many = [f"10.{number >> 8}.{number & 255}.0/24 eth1" for number in range(1024)]
     found = asked(WEB, route("a", *many), route("b", "11.0.0.0/8 eth1", "10.0.0.0/24 eth0"))
     assert len(found.claims) == 1024

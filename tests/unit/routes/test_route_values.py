@@ -1,4 +1,4 @@
-"""Destinations, devices and gateways: what is read, and what is refused by name."""
+"""Destinations, devices and gateways: which texts are read, and which are refused by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from userspace_cni.routes.route_values import AUTO, read_dev, read_dst, read_net
     ],
 )
 def test_destinations(said: str, read: str) -> None:
-    """A network, blanks around it stripped, or the default route."""
+    """A destination is a network, with blanks around it removed, or the default route."""
     assert read_dst(said, "", "'dst'") == ip_network(read)
 
 
@@ -40,7 +40,7 @@ def test_destinations(said: str, read: str) -> None:
     ],
 )
 def test_destinations_that_are_never_routed(said: str) -> None:
-    """What covers, or is within, loopback, link-local, multicast, broadcast, IPv4 in IPv6 form; the value is in the message."""
+    """Networks that contain, or are in, loopback, link-local, multicast, broadcast or mapped addresses are refused by value."""
     with pytest.raises(InvalidConfig, match="never made") as refused:
         read_dst(said, "", "'dst'")
     assert repr(said) in str(refused.value)
@@ -55,7 +55,7 @@ def test_destinations_that_are_never_routed(said: str) -> None:
     ],
 )
 def test_what_is_no_destination(said: Any) -> None:
-    """Bits of a host, another form of mask, a zone, and what is no text at all."""
+    """Refused are bits of a host, other forms of masks, zones, and values that are no text."""
     with pytest.raises(InvalidConfig, match="'dst' is"):
         read_dst(said, "", "'dst'")
 
@@ -69,7 +69,7 @@ def test_default_is_of_its_gateways_family() -> None:
 
 @pytest.mark.parametrize("said", ["eth1", "e", "abcdefghijklmno", "eth0.10", "net-1", "a@b"])
 def test_devices(said: str) -> None:
-    """What the kernel takes as the name of a link."""
+    """A device has a name that the kernel accepts for a link."""
     assert read_dev(said, "'dev'") == said
 
 
@@ -96,13 +96,13 @@ def test_devices(said: str) -> None:
     ],
 )
 def test_what_is_no_device(said: Any) -> None:
-    """Loopback, and names that no link has."""
+    """Refused are loopback, and names that no link can have."""
     with pytest.raises(InvalidConfig, match="'dev' is"):
         read_dev(said, "'dev'")
 
 
 def test_gateways() -> None:
-    """An address, link-local ones too; `auto`; or none."""
+    """A gateway is an address, also a link-local one; `auto`; or none."""
     assert read_via(" 10.124.2.1 ", "'via'") == ip_address("10.124.2.1")
     assert read_via("169.254.1.1", "'via'") == ip_address("169.254.1.1")
     assert read_via("fe80::1", "'via'") == ip_address("fe80::1")
@@ -117,7 +117,7 @@ def test_gateways() -> None:
     ],
 )
 def test_what_is_no_gateway(said: Any) -> None:
-    """Loopback, multicast, the unspecified address, and what is no address; a number is none."""
+    """Refused are loopback, multicast and unspecified addresses, numbers, and texts that are no address."""
     with pytest.raises(InvalidConfig, match="'via' is"):
         read_via(said, "'via'")
 
@@ -152,13 +152,13 @@ def test_entries_that_cannot_be(entry: Any, why: str) -> None:
     ],
 )
 def test_service_entries_that_cannot_be(entry: Any) -> None:
-    """A Service has a namespace and a name, of which only `*` alone is any."""
+    """A Service has a namespace and a name. `*` may stand for all names, `*/*` for all Services; no other text may have it."""
     with pytest.raises(InvalidConfig, match=r"spec\.svc\[0\]"):
         read_service_entry(entry, "spec.svc[0]")
 
 
 def test_the_longest_prefix() -> None:
-    """The longest that covers an address or a network is found; of two equal ones the first; families do not mix."""
+    """The longest prefix that covers an address or a network is found, of equal ones the first. Families do not mix."""
     table = PrefixTable(
         (prefix(ip_network(text)), number) for number, text in enumerate(("0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16", "10.0.0.0/8"))
     )

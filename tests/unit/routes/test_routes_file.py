@@ -19,7 +19,7 @@ def node(tmp_path: Path, name: str = "cr-config.yaml") -> Installation:
 
 
 def test_what_is_read(tmp_path: Path) -> None:
-    """The file, also by a link as a ConfigMap has it; [] has no routes, and so has no file."""
+    """The file is read, also by a link as in a ConfigMap. A file with [] has no routes, like a missing file."""
     assert read_routes_file(node(tmp_path)) == ()
     assert read_routes_file(Installation(Settings(), {}, resident=True)) == ()
     real = tmp_path / "real.yaml"
@@ -34,7 +34,7 @@ def test_what_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", " \n", "{", "- 7", "a: b", "\udcff"])
 def test_what_cannot_be(tmp_path: Path, text: str) -> None:
-    """An empty file may still be being written; others have no routes. Each is an error that names it."""
+    """An empty file may still be being written, other files have no routes. Each is an error that names the file."""
     path = tmp_path / "cr-config.yaml"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(InvalidConfig, match=r"cr-config\.yaml"):
@@ -43,7 +43,7 @@ def test_what_cannot_be(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize(("mode", "owner"), [(0o666, 0), (0o664, 0), (0o644, 1000)])
 def test_a_file_that_others_can_write(tmp_path: Path, mode: int, owner: int) -> None:
-    """Root would make its routes in every pod: a file that other users can write is refused."""
+    """A file that other users can write is refused: root would make its routes in every pod."""
     path = tmp_path / "cr-config.yaml"
     path.write_text("[]")
     path.chmod(mode)
@@ -73,7 +73,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", '{"schema": 7}', "\udcff"])
 def test_a_torn_file_of_the_former_agent(tmp_path: Path, text: str) -> None:
-    """A torn file of a crashed agent is an error, and nothing of it is used."""
+    """A torn file of an agent that crashed is an error, and no part of it is used."""
     (tmp_path / "routes.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(UserspaceError, match=r"routes\.json"):
         read_kept(node(tmp_path))

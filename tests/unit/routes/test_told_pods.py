@@ -1,4 +1,4 @@
-"""Events for pods about entries that cannot work in them: once, when the state has settled, and never for many at once."""
+"""Events for pods about entries that cannot work in them: sent once, when the state has settled, and to few pods at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OLD_S = 600.0
 
 
 class Told(Node):
-    """A node whose pods are looked at in rounds; `sent` has the Events for them."""
+    """A node whose pods are looked at in rounds. `sent` has the Events about them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Told(Node):
         self.events = RefusalEvents(self._send, lambda: self.now)
 
     def round(self, known: KnownCluster, after_s: float = 0.0) -> list[str]:
-        """The pods that get an Event in a round so many seconds later."""
+        """The pods that get an Event in a round this many seconds later."""
         self.now += after_s
         del self.sent[:]
         self.visit(known)
@@ -44,7 +44,7 @@ class Told(Node):
 
 @pytest.fixture
 def node() -> Told:
-    """A node with the pods a and b, which have been there for long."""
+    """A node with the pods a and b, which have existed for long."""
     made = Told()
     made.round(known())
     made.now += OLD_S
@@ -52,13 +52,13 @@ def node() -> Told:
 
 
 def lost(name: str = "one", via: str = "192.0.2.9", **spec: Any) -> dict[str, Any]:
-    """A Route by a next hop that no pod reaches."""
+    """A Route by a next hop that no pod can reach."""
     entries = [{"dst": "172.16.0.0/16", "dev": "eth1"}, {"dst": "172.17.0.0/16", "dev": "eth1", "via": via}]
     return route(name, **{"route": entries, **spec})
 
 
 def test_each_pod_is_told_once(node: Told) -> None:
-    """The pods of the Route get it once, by name and UID, even if later rounds look at them again."""
+    """The pods of the Route get one Event each, by name and UID, although later rounds look at them again."""
     assert node.round(known(lost())) == ["a", "b"]
     recipient, [text] = node.sent[0]
     assert recipient == Recipient("default", "a", "u-a", "")
@@ -68,7 +68,7 @@ def test_each_pod_is_told_once(node: Told) -> None:
 
 
 def test_what_changes_is_told(node: Told) -> None:
-    """Another text makes an Event, and so does the same one after it had been repaired; a repair itself does not."""
+    """Another text makes an Event, and so does the same text after a repair. A repair itself does not."""
     assert node.round(known(lost(pods=[{"name": "a"}]))) == ["a"]
     assert node.round(known(lost(pods=[{"name": "a"}], via="192.0.2.10"))) == ["a"]
     assert "192.0.2.10" in node.sent[0][1][0]
@@ -77,7 +77,7 @@ def test_what_changes_is_told(node: Told) -> None:
 
 
 def test_what_may_still_come(node: Told) -> None:
-    """A new pod gets it after its addresses had time to come, by a look that is due then, and not if they came."""
+    """A new pod gets its Event after its addresses had time to come, by a look that is due then. If they came, it gets none."""
     node.located = [located("new"), located("late")]
     pods = (RoutePod("default", "new", "u-new"), RoutePod("default", "late", "u-late"))
     assert node.round(known(lost(), pods=pods)) == []
@@ -88,7 +88,7 @@ def test_what_may_still_come(node: Told) -> None:
 
 
 def test_many_pods(node: Told) -> None:
-    """Ten pods get an Event about a Route that is wrong in all; the others get none, also later, until something changes."""
+    """Ten pods get an Event about a Route that fails in all of them. The others get none, also later, until something changes."""
     names = [f"p{number:03}" for number in range(110)]
     node.located = [located(name) for name in names]
     pods = [RoutePod("default", name, f"u-{name}") for name in names]
@@ -101,14 +101,14 @@ def test_many_pods(node: Told) -> None:
 
 
 def test_an_event_has_few_texts(node: Told) -> None:
-    """Of many entries that cannot work some are named."""
+    """An Event names some of many entries that cannot work."""
     entries = [{"dst": f"172.{number}.0.0/16", "dev": "eth1", "via": "192.0.2.9"} for number in range(16, 32)]
     assert node.round(known(route("one", route=entries, pods=[{"name": "a"}]))) == ["a"]
     assert len(node.sent[0][1]) == TEXTS_MAX
 
 
 def test_more_than_a_pod_may_have(node: Told) -> None:
-    """What is more than 1024 routes in a pod is told to it, and is a failure of the Route that has no room."""
+    """A pod with more than 1024 routes gets an Event, and the Route that has no room fails."""
     first = route("a", *(f"10.{net}.{number}.0/24" for net in range(4) for number in range(256)))
     second = route("b", *(f"10.4.{number}.0/24" for number in range(256)))
     assert node.round(known(first, second)) == ["a", "b"]
@@ -117,7 +117,7 @@ def test_more_than_a_pod_may_have(node: Told) -> None:
 
 
 def test_what_no_pod_can_have(node: Told) -> None:
-    """An entry that cannot work in any pod is reported for the Route only, before those that may still work."""
+    """An entry that cannot work in any pod is reported only for the Route, before entries that may still work."""
     svc = [{"namespace": "default", "name": name, "dev": "eth1"} for name in ("web", "kubernetes")]
     here = replace(known(route("one", svc=svc)), services=(ClusterService("default", "kubernetes", (ip_address("10.96.0.1"),)),))
     assert node.round(here) == []
