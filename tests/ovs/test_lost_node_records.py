@@ -96,6 +96,27 @@ def test_the_spec_has_gone(wire: Wire, site: KeptNode, switch: Switch, network: 
     assert (wire.answers(NODE), switch.bridges(), site.records()) == (True, [], [])
 
 
+@pytest.mark.parametrize("network", [MOVED, POLLED], ids=["system", "afxdp"])
+@pytest.mark.parametrize("stands", [True, False], ids=["stands", "has gone"])
+def test_the_rules_are_flushed_too(wire: Wire, site: KeptNode, switch: Switch, network: ProviderNetwork, stands: bool) -> None:
+    """When an administrator has flushed nftables as well, the NIC's row says that its addresses have moved.
+
+    While the spec stands, they stay at the bridge, and the next round cuts the NIC off again. They go back with the spec.
+    """
+    before = where(wire), tables(wire)
+    site.met(network)
+    lose(site)
+    wire.on_node("nft", "flush", "ruleset")
+    if stands:
+        site.met(network)
+        assert (where(wire), wire.answers(NODE)) == (["br-net1"], True)
+        site.met(network)
+        assert (where(wire), wire.answers(NODE), site.drifts()) == (["br-net1"], True, [])
+    site.met()
+    assert (where(wire), tables(wire)) == before
+    assert (wire.answers(NODE), switch.bridges(), site.records()) == (True, [], [])
+
+
 def test_settings_of_the_nic(wire: Wire, site: KeptNode, switch: Switch) -> None:
     """The row of its port tells its MTU and offloads from before: they are restored, whether the spec stands or has gone."""
     wire.on_node("ethtool", "-K", NIC, "gro", "on")

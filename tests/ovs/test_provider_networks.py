@@ -53,6 +53,11 @@ def kernel(wire: Wire) -> str:
     return "\n".join(line for line in said.splitlines() if not any(each in line for each in passing))
 
 
+def mtu(wire: Wire) -> int:
+    found: int = json.loads(wire.on_node("ip", "-json", "link", "show", NIC))[0]["mtu"]
+    return found
+
+
 def queues(switch: Switch) -> int:
     """The number of queues by which the switch receives from the NIC."""
     return switch.appctl("dpif-netdev/pmd-rxq-show").count(f"port: {NIC} ")
@@ -223,11 +228,17 @@ def test_what_others_change_meanwhile(wire: Wire, site: KeptNode) -> None:
     }
 
 
-def test_after_a_reboot(wire: Wire, switch: Switch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernel state is gone but rows are not: the NIC's present addresses move, and none from the record."""
-    boots = ["first"]
+@pytest.fixture
+def boots(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The boots of the node, whose last one is the present."""
+    found = ["first"]
     monkeypatch.setattr(local_node, "cache", lambda asked: asked)  # a node asks once for the boot in which it lives
-    monkeypatch.setattr(boot, "boot_id", lambda: boots[-1])
+    monkeypatch.setattr(boot, "boot_id", lambda: found[-1])
+    return found
+
+
+def test_after_a_reboot(wire: Wire, switch: Switch, boots: list[str]) -> None:
+    """Kernel state is gone but rows are not: the NIC's present addresses move, and none from the record."""
     with TemporaryDirectory(prefix="uc-") as directory, kept(switch, Path(directory)) as site:
         site.met(MOVED)
         boots.append("second")
@@ -241,6 +252,20 @@ def test_after_a_reboot(wire: Wire, switch: Switch, monkeypatch: pytest.MonkeyPa
         assert wire.answers("192.0.2.14")
         site.met()
         assert (where(wire, NODE), where(wire, "192.0.2.14")) == ([], [NIC])
+
+
+@pytest.mark.parametrize("after", [(), (NET,)], ids=["has gone", "asks for none"])
+def test_the_mtu_after_a_reboot(wire: Wire, switch: Switch, boots: list[str], after: tuple[ProviderNetwork, ...]) -> None:
+    """ovs-vswitchd gives the NIC the MTU of its row before the first look of a boot: it is not taken for the NIC's own."""
+    small = replace(NET, mtu=1400)
+    with TemporaryDirectory(prefix="uc-") as directory, kept(switch, Path(directory)) as site:
+        before = mtu(wire)
+        site.met(small)
+        boots.append("second")
+        assert mtu(wire) == small.mtu != before
+        site.met(small)
+        site.met(*after)
+        assert mtu(wire) == before
 
 
 CHANGES = {

@@ -8,7 +8,7 @@ addresses back to the NIC, whether anything else answers or not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
@@ -96,8 +96,9 @@ def plan(network: ProviderNetwork, site: ProviderSite) -> Plan:
                 f"the addresses of {', '.join(network.nics)} are there, and move to {network.bridge} when both live again",
             )
         had = former.steps if former else ()
-        asked = replace(network, vlans=choose_vlans(network, record.steps if record else ()))
-        seen = look(asked, had, site.node, site.node_addresses())
+        before = record.steps if record else ()
+        asked = replace(network, vlans=choose_vlans(network, before))
+        seen = replace(look(asked, had, site.node, site.node_addresses()), earlier=() if former else before)
         site.node.switch.ports.require_free((asked.bridge, *internal_ports(asked, seen.links).values()), Deadline.after(LOOK_S))
         wanted = steps_of(asked, seen, site.node.store.journal.identity())
         for why in seen.away.values():
@@ -208,7 +209,8 @@ def steps_of(network: ProviderNetwork, seen: UplinkLook, store: str) -> tuple[St
     tags = {name: int(port.rpartition(".")[2]) for name, port in ports.items()}
     there = [seen.links[name] for name in network.nics if name in seen.links]
     mac = there[0].mac if there else ""
-    asked_mtu = network.mtu or _former_mtu(seen)
+    # a spec without an MTU gives back what the NICs had before
+    asked_mtu = network.mtu or min(_former_mtus(seen).values(), default=0)
     # without an MTU of their own, bridge and sub-interfaces would get the smallest of the pods' ports
     mtu = asked_mtu or min((nic.mtu for nic in there), default=USUAL)
     bond = network.bond
@@ -298,9 +300,20 @@ def _polled(uplink: UplinkPort, rx_queues: int) -> PolledUplink:
     return PolledUplink(**(had | {"interfaces": interfaces, "rx_queues": rx_queues}))
 
 
-def _former_mtu(seen: UplinkLook) -> int:
-    """The MTU that its NICs had before OVS was asked for another, which a spec without one gives back; 0 if it never was."""
-    return min((each.mtu for step in seen.had.uplinks for each in step.interfaces if each.mtu is not None), default=0)
+def _former_mtus(seen: UplinkLook) -> Mapping[str, int]:
+    """The MTU that each NIC had before OVS was asked for another; without those of which none was asked.
+
+    After a reboot ovs-vswitchd gives a NIC the MTU that its row asks for before the first look. So of a NIC that has this MTU the
+    record of the earlier boot knows the former one; a NIC with another MTU has its own.
+    """
+    earlier = {
+        each.name: each.mtu
+        for step in Steps(seen.earlier).uplinks
+        for each in step.interfaces
+        if each.mtu is not None and each.name in seen.links and seen.links[each.name].mtu == step.mtu
+    }
+    had = {each.name: each.mtu for step in seen.had.uplinks for each in step.interfaces if each.mtu is not None}
+    return earlier | had
 
 
 def _interface(network: ProviderNetwork, number: int, seen: UplinkLook) -> UplinkInterface:
@@ -318,12 +331,10 @@ def _interface(network: ProviderNetwork, number: int, seen: UplinkLook) -> Uplin
     )
     if nic and found.type == SYSTEM:
         found = replace(found, offloads=nic.offloads)
-    if nic and network.mtu:
-        found = replace(found, mtu=nic.mtu)
-    for had in (each for step in seen.had.uplinks for each in step.interfaces if each.name == said):
-        offloads = found.offloads if had.offloads is None else had.offloads
-        found = replace(found, offloads=offloads, mtu=found.mtu if had.mtu is None else had.mtu)
-    return found
+    had = [each.offloads for step in seen.had.uplinks for each in step.interfaces if each.name == said]
+    offloads = next((each for each in reversed(had) if each is not None), found.offloads)
+    mtu = _former_mtus(seen).get(said, nic.mtu if nic and network.mtu else None)
+    return replace(found, offloads=offloads, mtu=mtu, moves=said in seen.moves)
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------------------

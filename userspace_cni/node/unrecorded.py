@@ -39,7 +39,7 @@ from userspace_cni.switch.ovsdb.rows.marks import is_nodes
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.attachment_store import AttachmentStore
-    from userspace_cni.attachment.steps import UplinkPort
+    from userspace_cni.attachment.steps import UplinkInterface, UplinkPort
     from userspace_cni.host.node_net.nics import Nic
     from userspace_cni.node.installation import Installation
     from userspace_cni.switch.ovsdb.switch_database import SwitchSession
@@ -115,15 +115,19 @@ class Left:
         ).steps()
 
     def _moves(self, uplink: UplinkPort, found: Sequence[Step]) -> Iterator[AddressMove]:
-        """The moves from its NICs, and before these from their VLAN sub-interfaces: where the NIC is cut off, is away, or shares
-        an address with the bridge, for a process that died amid a move."""
+        """The moves from its NICs, and before these from their VLAN sub-interfaces.
+
+        Something has moved where the bridge has addresses and the NIC's row says that they move. Without that mark it has where
+        the NIC is cut off or away, or shares an address with the bridge because a process died while it moved them.
+        """
         netns, root = self.installation.settings.switch_netns, self.installation.root
         cut = Drops(netns, table_of(self.store.journal.identity()), root)()
         internal = {port.vlan.tag: port.name for port in Steps(found).ports if port.vlan.tag}
-        for name in (each.name for each in uplink.interfaces if not each.devargs):
+        for each in (each for each in uplink.interfaces if not each.devargs):
+            name = each.name
             links = nics.look_at_all((name, uplink.bridge), netns, root)
             nic, bridge = links.get(name), links.get(uplink.bridge)
-            if bridge is None or not (name in cut or _may_have_moved(nic, bridge)):
+            if bridge is None or not (name in cut or _may_have_moved(each, nic, bridge)):
                 continue
             for upper in nic.uppers if nic else ():
                 if upper.vlan in internal:
@@ -170,9 +174,9 @@ def _directories(path: str) -> set[str]:
     return set()
 
 
-def _may_have_moved(nic: Nic | None, bridge: Nic) -> bool:
+def _may_have_moved(interface: UplinkInterface, nic: Nic | None, bridge: Nic) -> bool:
     there = {each.key for each in bridge.addresses}
-    return bool(there) if nic is None else any(each.key in there for each in nic.addresses)
+    return bool(there) if nic is None or interface.moves else any(each.key in there for each in nic.addresses)
 
 
 def _is_polled(uplink: UplinkPort) -> bool:
@@ -186,5 +190,5 @@ def _before_polling(uplink: UplinkPort) -> UplinkPort:
 
 
 def _polling(uplink: UplinkPort) -> PolledUplink:
-    interfaces = tuple(replace(each, polled="now", offloads=None, mtu=None) for each in uplink.interfaces)
+    interfaces = tuple(replace(each, polled="now", offloads=None, mtu=None, moves=False) for each in uplink.interfaces)
     return PolledUplink(**{**vars(uplink), "interfaces": interfaces})

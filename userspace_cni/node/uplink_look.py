@@ -51,7 +51,7 @@ class UplinkLook:
     devices and the switch still need before the uplink can be opened. `node_addresses`: those by which the cluster knows the
     node, None while they are unknown. `switch_lives`: ovs-vswitchd answers; `is_served`: also on the bridge, where addresses are
     to move to one that was made before; `is_open`: it has the uplink's port open. `former`: the steps that there are since this
-    boot.
+    boot; `earlier`: where there are none, those of an earlier boot.
     """
 
     links: Mapping[str, Nic] = field(default_factory=dict)
@@ -67,6 +67,7 @@ class UplinkLook:
     is_open: bool = True
     switch_netns: str = ""
     former: tuple[Step, ...] = ()
+    earlier: tuple[Step, ...] = ()
 
     @property
     def had(self) -> Steps:

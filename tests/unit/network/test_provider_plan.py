@@ -78,6 +78,15 @@ def test_what_the_nic_had_is_known_from_the_first_look() -> None:
     assert (first[1].mtu, first[1].interfaces[0].mtu) == (9000, 1500)
 
 
+@pytest.mark.parametrize(("found", "asked", "former"), [(9000, 9000, 1500), (9000, 0, 1500), (1400, 9000, 1400), (1400, 0, None)])
+def test_the_former_mtu_after_a_reboot(found: int, asked: int, former: int | None) -> None:
+    """A NIC that has the MTU for which OVS was asked in an earlier boot had the one before that; one with another has its own."""
+    earlier = steps_of(replace(NET, mtu=9000), seen(nic()), STORE)
+    uplink = steps_of(replace(NET, mtu=asked), seen(nic(mtu=found), earlier=earlier), STORE)[1]
+    assert isinstance(uplink, UplinkPort)
+    assert (uplink.mtu, uplink.interfaces[0].mtu) == (asked or former or 0, former)
+
+
 def test_vlans() -> None:
     """Frames without a tag pass always; VLANs of sub-interfaces do with the others."""
     found = steps_of(replace(NET, vlans=(200, 100)), seen(), STORE)
@@ -264,7 +273,7 @@ def test_a_nic_is_polled_when_its_addresses_have_left() -> None:
     [_, uplink, left, polled] = steps_of(replace(network, move_addresses="yes"), moved, STORE)
     assert isinstance(uplink, UplinkPort)
     assert isinstance(polled, PolledUplink)
-    assert uplink.interfaces == (UplinkInterface("eth1", "system", polled="later", index=7, offloads=("gro",)),)
+    assert uplink.interfaces == (UplinkInterface("eth1", "system", polled="later", index=7, offloads=("gro",), moves=True),)
     assert left == moved.moves["eth1"]
     assert polled.interfaces == (UplinkInterface("eth1", "afxdp", polled="now", index=7),)
     assert (uplink.rx_queues, polled.rx_queues, polled.thing) == (0, 2, uplink.thing)

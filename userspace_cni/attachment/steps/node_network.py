@@ -57,7 +57,7 @@ class UplinkInterface:
     gives another step. Undo restores two settings of a kernel NIC: `offloads`, those of gro and lro that were on (type system
     turns them off), and `mtu`; None means unknown or unchanged. `polled`: "later" for a system interface that a PolledUplink
     may have opened as afxdp since, "now" for the PolledUplink's own. `away`: a device of DPDK that is missing now; it has no
-    row, and DPDK must have released it.
+    row, and DPDK must have released it. `moves`: the addresses of the NIC are to move to the bridge.
     """
 
     name: str
@@ -68,6 +68,7 @@ class UplinkInterface:
     offloads: tuple[str, ...] | None = None
     mtu: int | None = None
     away: bool = False
+    moves: bool = False
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from userspace_cni.ovsdb.column_values import read_references, value_of
 from userspace_cni.switch.ovsdb.bridge_mirrors import list_mirrors
 from userspace_cni.switch.ovsdb.rows.bridge_row import HWADDR, datapath_of
 from userspace_cni.switch.ovsdb.rows.interface_row import DEVARGS
-from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, is_nodes
+from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, MOVES_ADDRESSES, is_nodes
 from userspace_cni.switch.ovsdb.rows.uplink_row import RX_QUEUES, former_of
 from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 from userspace_cni.switch.ovsdb.switch_reads import bridge_of
@@ -118,7 +118,15 @@ def _port(session: SwitchSession, port: Any, marks: Mapping[str, str]) -> Uplink
 def _interface(row: Any) -> UplinkInterface:
     marks, devargs = value_of(row, "external_ids"), value_of(row, "options").get(DEVARGS, "")
     index, (mtu, offloads) = _number(marks.get(IFINDEX, "")), former_of(marks)
-    return UplinkInterface(value_of(row, "name"), value_of(row, "type"), devargs, index=index, offloads=offloads, mtu=mtu)
+    return UplinkInterface(
+        value_of(row, "name"),
+        value_of(row, "type"),
+        devargs,
+        index=index,
+        offloads=offloads,
+        mtu=mtu,
+        moves=MOVES_ADDRESSES in marks,
+    )
 
 
 def _mirrors(session: SwitchSession, ports: set[str], marks: Mapping[str, str]) -> Iterator[MirrorOutput]:

@@ -34,6 +34,9 @@ FORMER_MTU = "former-mtu"
 FORMER_OFFLOADS = "former-offloads"
 """The marks of an uplink's NIC: its MTU before another was asked for, and those of gro and lro that were on, with a comma
 between. A record that was lost is made again with them."""
+MOVES_ADDRESSES = "moves-addresses"
+"""The mark of an uplink's NIC whose addresses are to move to the bridge. Those of the bridge are the NIC's then, also where the
+record and the NIC's cut have both been lost."""
 
 ATTACHED_MAC = "attached-mac"
 """The key of Interface.external_ids with the MAC of what is behind the port (ovs-vswitchd.conf.db(5)); no owner mark."""
@@ -51,6 +54,7 @@ MARKS = (
     IFINDEX,
     FORMER_MTU,
     FORMER_OFFLOADS,
+    MOVES_ADDRESSES,
 )
 """Every mark that we write; other keys of external_ids are another program's and stay as they are."""
 

@@ -13,7 +13,7 @@ from userspace_cni.base.provider_networks import VDEV, link_of
 from userspace_cni.ovsdb.columns import Columns, find_changed_columns, wrap_optional
 from userspace_cni.switch.ovsdb.rows.desired import DesiredBridge, DesiredInterface, DesiredPort, DesiredRows
 from userspace_cni.switch.ovsdb.rows.interface_row import AFXDP, DEVARGS
-from userspace_cni.switch.ovsdb.rows.marks import FORMER_MTU, FORMER_OFFLOADS, IFINDEX
+from userspace_cni.switch.ovsdb.rows.marks import FORMER_MTU, FORMER_OFFLOADS, IFINDEX, MOVES_ADDRESSES
 from userspace_cni.switch.ovsdb.rows.switch_row import Abilities
 
 DPDK: Final = "dpdk"
@@ -76,13 +76,15 @@ def uplink_interface_columns(
 
 
 def _former(interface: UplinkInterface) -> dict[str, str | None]:
-    """The marks of what its NIC was; None takes one away. A step that polls the port leaves those that the port's own made."""
+    """The marks of what its NIC was and had; None takes one away. A step that polls the port leaves those that the port's own
+    made."""
     if interface.polled == "now":
         return {}
     mtu, offloads = interface.mtu, interface.offloads
     return {
         FORMER_MTU: None if mtu is None else str(mtu),
         FORMER_OFFLOADS: None if offloads is None else ",".join(offloads),
+        MOVES_ADDRESSES: "yes" if interface.moves else None,
     }
 
 
