@@ -9,7 +9,28 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.lab.ovn.central import Ovn
+from tests.lab.ovn.database import Authority, NorthboundDatabase
 from tests.lab.switch.switch import Switch
+from userspace_cni.base.deadline import Deadline
+
+
+def soon() -> Deadline:
+    """A deadline that leaves enough time for one call."""
+    return Deadline.after(60)
+
+
+@pytest.fixture(scope="module")
+def authority() -> Iterator[Authority]:
+    """The certificate authority of a database's server and clients."""
+    with TemporaryDirectory(prefix="ca-") as directory:
+        yield Authority(Path(directory) / "ca")
+
+
+@pytest.fixture
+def database(authority: Authority) -> Iterator[NorthboundDatabase]:
+    """OVN's northbound database, served without OVN."""
+    with TemporaryDirectory(prefix="nb-") as directory, NorthboundDatabase(Path(directory), authority) as served:
+        yield served
 
 
 @pytest.fixture(scope="module")

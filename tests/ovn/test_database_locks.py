@@ -5,15 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
-from tests.lab.ovn.database import Authority, NorthboundDatabase
+from tests.lab.ovn.database import NorthboundDatabase
 from tests.lab.switch.switch import wait_until
-from userspace_cni.base.deadline import Deadline
+from tests.ovn.conftest import soon
 from userspace_cni.ovn.northbound import NorthboundClient, NorthboundSession, northbound
 from userspace_cni.ovn.northbound_tables import SWITCH
 from userspace_cni.ovsdb.client import Client
@@ -38,14 +36,6 @@ class AddSwitch(Command[NorthboundSession]):
 
 
 @pytest.fixture
-def database() -> Iterator[NorthboundDatabase]:
-    with TemporaryDirectory(prefix="nb-") as directory:
-        authority = Authority(Path(directory) / "ca")
-        with NorthboundDatabase(Path(directory), authority) as served:
-            yield served
-
-
-@pytest.fixture
 def connect(database: NorthboundDatabase) -> Iterator[Connect]:
     """Makes clients that need the lock, and closes them."""
     made: list[NorthboundClient] = []
@@ -59,11 +49,6 @@ def connect(database: NorthboundDatabase) -> Iterator[Connect]:
     yield make
     for each in made:
         each.close()
-
-
-def soon() -> Deadline:
-    """Time enough for one call."""
-    return Deadline.after(60)
 
 
 def add(client: NorthboundClient, name: str) -> None:

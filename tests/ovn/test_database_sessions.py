@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 from tests.lab.ovn.database import Authority, Kind, NorthboundDatabase
 from tests.lab.switch.switch import wait_until
-from userspace_cni.base.deadline import Deadline
+from tests.ovn.conftest import soon
 from userspace_cni.base.errors import RowsRefused, Unavailable
 from userspace_cni.ovsdb.client import Client, Session
 from userspace_cni.ovsdb.column_values import Json, as_json, value_of
@@ -132,19 +131,6 @@ class Hold(Command[Session[Told]]):
         assert self.go_on.wait(60)
 
 
-@pytest.fixture(scope="module")
-def authority() -> Iterator[Authority]:
-    """The certificate authority of server and clients."""
-    with TemporaryDirectory(prefix="ca-") as directory:
-        yield Authority(Path(directory) / "ca")
-
-
-@pytest.fixture
-def database(authority: Authority) -> Iterator[NorthboundDatabase]:
-    with TemporaryDirectory(prefix="nb-") as directory, NorthboundDatabase(Path(directory), authority) as served:
-        yield served
-
-
 @pytest.fixture
 def connect(database: NorthboundDatabase, authority: Authority) -> Iterator[Connect]:
     """Makes clients, and closes them."""
@@ -158,11 +144,6 @@ def connect(database: NorthboundDatabase, authority: Authority) -> Iterator[Conn
     yield make
     for each in made:
         each.close()
-
-
-def soon() -> Deadline:
-    """A deadline that leaves enough time for one call."""
-    return Deadline.after(60)
 
 
 def run(client: Client[Told], *commands: Callable[[Session[Told]], Command[Any]]) -> None:

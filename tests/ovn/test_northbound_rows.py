@@ -14,7 +14,7 @@ import pytest
 
 from tests.lab.ovn.central import SCHEMAS
 from tests.lab.ovn.database import Authority, NorthboundDatabase
-from userspace_cni.base.deadline import Deadline
+from tests.ovn.conftest import soon
 from userspace_cni.base.errors import NameTaken, RowsRefused, Unavailable, UserspaceError
 from userspace_cni.ovn.desired_rows import DesiredRow, Members, RowKey, Within
 from userspace_cni.ovn.northbound import NorthboundClient, NorthboundSession, northbound, northbound_client
@@ -53,18 +53,6 @@ DESIRED = (
 )
 
 
-@pytest.fixture(scope="module")
-def authority() -> Iterator[Authority]:
-    with TemporaryDirectory(prefix="ca-") as directory:
-        yield Authority(Path(directory) / "ca")
-
-
-@pytest.fixture
-def database(authority: Authority) -> Iterator[NorthboundDatabase]:
-    with TemporaryDirectory(prefix="nb-") as directory, NorthboundDatabase(Path(directory), authority) as served:
-        yield served
-
-
 @pytest.fixture
 def connect(database: NorthboundDatabase) -> Iterator[Callable[[], NorthboundClient]]:
     made: list[NorthboundClient] = []
@@ -76,10 +64,6 @@ def connect(database: NorthboundDatabase) -> Iterator[Callable[[], NorthboundCli
     yield make
     for each in made:
         each.close()
-
-
-def soon() -> Deadline:
-    return Deadline.after(60)
 
 
 def session_of(client: NorthboundClient) -> NorthboundSession:

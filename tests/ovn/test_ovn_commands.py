@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import threading
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.lab.ovn.database import Authority, NorthboundDatabase
+from tests.lab.ovn.database import NorthboundDatabase
 from tests.unit.cli.test_cli_streams import environ
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig
@@ -25,14 +24,6 @@ from userspace_cni.ovn.topology_values import subnets_of
 
 CLUSTER = ("init-cluster", "--cluster-subnet", "10.244.0.0/16,fd00:10:244::/56")
 NODE = ("init-node", "--no-chassis", "--node", "n1", "--subnet", "10.244.1.0/24,fd00:10:244:1::/64")
-
-
-@pytest.fixture
-def database() -> Iterator[NorthboundDatabase]:
-    with TemporaryDirectory(prefix="nb-") as text:
-        directory = Path(text)
-        with NorthboundDatabase(directory, Authority(directory / "ca")) as served:
-            yield served
 
 
 Run = Callable[..., Result]

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.cni.spec import switch_of
+from tests.lab.network.gateways import Site, kept, routed
+from tests.lab.network.outside import Wire
 from tests.lab.node.node import Node
 from tests.lab.node.node import clean as clean_node
 from tests.lab.node.ports import port_with
@@ -93,6 +96,20 @@ def veths(switch: Switch) -> Iterator[Veths]:
     made = Veths(switch)
     yield made
     made.clean()
+
+
+@pytest.fixture
+def wire(node: Node) -> Iterator[Wire]:
+    """A NIC of the node, which forwards, and a network beyond it."""
+    with routed(switch_of(node).netns) as made:
+        yield made
+
+
+@pytest.fixture
+def site(node: Node, wire: Wire) -> Iterator[Site]:
+    """The node's own network beside that NIC's."""
+    with kept(node, wire.node) as made:
+        yield made
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cni.spec import succeeded, switch_of
 from tests.lab.frames.taps import SECONDS, TapProcess, echoes
-from tests.lab.network.gateways import BOTH_HOLD, GATEWAY, NODE, OUTSIDE, Site, everything, kept, peer_of, podnet, routed
+from tests.lab.network.gateways import BOTH_HOLD, GATEWAY, NODE, OUTSIDE, Site, everything, kept, peer_of, podnet
 from tests.lab.network.outside import Wire
 from tests.lab.node.links import inside
 from tests.lab.node.node import Node
@@ -17,13 +17,6 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.base.gateways import EgressGateway, StaticRoute
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.base.provider_networks import ProviderNetwork
-
-
-@pytest.fixture
-def wire(node: Node) -> Iterator[Wire]:
-    """A NIC of the node, which forwards, and a network beyond it."""
-    with routed(switch_of(node).netns) as made:
-        yield made
 
 
 @pytest.fixture

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from tests.cni.spec import switch_of
-from tests.lab.network.gateways import BOTH_HOLD, GATEWAY, NODE, OUTSIDE, Site, everything, kept, routed
+from tests.lab.network.gateways import BOTH_HOLD, GATEWAY, NODE, OUTSIDE, Site, everything
 from tests.lab.network.outside import Wire
 from tests.lab.node.links import inside
 from tests.lab.node.node import Node
@@ -17,20 +16,6 @@ from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute
 from userspace_cni.network.concerns import look_at
 
 EGRESS = EgressGateway(OUTSIDE[0], 1042, 1042)
-
-
-@pytest.fixture
-def wire(node: Node) -> Iterator[Wire]:
-    """A NIC of the node, which forwards, and a network beyond it."""
-    with routed(switch_of(node).netns) as made:
-        yield made
-
-
-@pytest.fixture
-def site(node: Node, wire: Wire) -> Iterator[Site]:
-    """The node's own network beside that NIC's."""
-    with kept(node, wire.node) as made:
-        yield made
 
 
 def refused(site: Site, gateway: Gateway) -> str:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from tests.cni.spec import switch_of
-from tests.lab.network.gateways import BOTH_HOLD, GATEWAY, OUTSIDE, Site, everything, kept, routed
-from tests.lab.network.outside import Wire
+from tests.lab.network.gateways import BOTH_HOLD, GATEWAY, OUTSIDE, Site, everything
 from tests.lab.node.links import inside
 from tests.lab.node.node import Node
 from tests.lab.switch.switch import wait_until
@@ -31,20 +27,6 @@ FULL = replace(
     egress_gateway=EgressGateway(OUTSIDE[0], 1042, 1042),
 )
 OTHER = replace(GATEWAY, port="other-gw", bridge="br-other", addresses=("10.59.0.1/24",))
-
-
-@pytest.fixture
-def wire(node: Node) -> Iterator[Wire]:
-    """A NIC of the node, which forwards, and what lies beyond."""
-    with routed(switch_of(node).netns) as made:
-        yield made
-
-
-@pytest.fixture
-def site(node: Node, wire: Wire) -> Iterator[Site]:
-    """The node's own network, which is beside that NIC's."""
-    with kept(node, wire.node) as made:
-        yield made
 
 
 def lose(node: Node, *names: str) -> None:
