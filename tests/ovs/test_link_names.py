@@ -21,6 +21,7 @@ from tests.ovs.conftest import STORE, attach, kernel_port, soon
 from userspace_cni.attachment.steps import Internal, NodeBridge, OvsPort, node_marks
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import LinkNameTaken, Unavailable
+from userspace_cni.fastpath.tap import Tap
 from userspace_cni.host.netlink import link_messages as links_of_the_kernel
 from userspace_cni.host.netlink.link_messages import set_alias
 from userspace_cni.host.node_net.switch_links import SwitchLinks
@@ -256,6 +257,24 @@ def test_many_at_once_on_a_bridge_that_is_not_there(switch: Switch, driver: Port
             list(threads.map(lambda step: driver.undo(step, Deadline.after(60)), steps))
             assert switch.bridges() == []
     wait_until(lambda: not tap(switch.netns, BRIDGE), what="its link has gone")
+
+
+def test_a_link_that_another_call_deletes_before_it_is_kept(
+    switch: Switch, driver: PortDriver, port: Callable[..., OvsPort], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that deletes a bridge may delete the link that was just made for the next bridge of the name: it is made again."""
+    known, keep = SwitchLinks(switch.netns), Tap.keep
+    deleted: list[bool] = []
+
+    def keep_late(self: Tap) -> None:
+        if not deleted:
+            deleted.append(known.let_go(BRIDGE, 0))
+        keep(self)
+
+    monkeypatch.setattr(Tap, "keep", keep_late)
+    attach(driver, port(), soon())
+    assert deleted == [True]
+    assert (tap(switch.netns, BRIDGE)["alias"], switch.interface(BRIDGE)["ofport"]) == (ALIAS, 65534)
 
 
 def test_a_process_without_the_device_of_taps(switch: Switch) -> None:

@@ -48,6 +48,10 @@ class TapRefused(FastPathError):
     """The kernel does not let us have the tap."""
 
 
+class TapGone(TapRefused):
+    """The link was deleted while it was open here."""
+
+
 class NoTapDevice(TapRefused):
     """This process cannot open the device of taps."""
 
@@ -84,11 +88,15 @@ class Tap(Closing):
             fcntl.ioctl(self.fileno(), _TUNSETCARRIER, struct.pack("i", present))
 
     def keep(self) -> None:
-        """Have the kernel keep the link when this is closed: another program may open it by its name then. Raises TapRefused."""
+        """Have the kernel keep the link when this is closed: another program may open it by its name then.
+
+        Raises TapRefused; TapGone where the link was deleted meanwhile.
+        """
         try:
             fcntl.ioctl(self.fileno(), _TUNSETPERSIST, 1)
         except OSError as error:
-            raise TapRefused(f"keeping the tap {self.name}", error.strerror or str(error)) from error
+            refused = TapGone if error.errno == errno.EBADFD else TapRefused
+            raise refused(f"keeping the tap {self.name}", error.strerror or str(error)) from error
 
     def close(self) -> None:
         """Remove the tap, with its addresses and routes, unless it is kept. May be called again."""

@@ -10,6 +10,7 @@ from typing import Final
 
 from tests.lab.ovn.central import SCHEMAS
 from tests.lab.ovn.started import Started
+from tests.lab.processes import runs
 from tests.lab.switch.switch import CTL_SECONDS, wait_until
 
 DATABASE: Final = "OVN_Northbound"
@@ -59,7 +60,7 @@ class Cluster(Started):
         """Kill this server."""
         pid = self._pids.pop(name)
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not Path(f"/proc/{pid}").exists(), what=f"the end of server {name}")
+        wait_until(lambda: not runs(pid), what=f"the end of server {name}")
 
     def _start(self, name: str) -> None:
         file, local = f"{self._dir}/{name}.db", f"unix:{self._dir}/{name}.raft"

@@ -18,6 +18,7 @@ from typing import Final, Self
 from tests.lab.frames.taps import TapProcess
 from tests.lab.ovn.central import SCHEMAS
 from tests.lab.ovn.started import Started
+from tests.lab.processes import runs
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import CTL_SECONDS, Switch, wait_until
 from tests.lab.switch.veths import inside, veth
@@ -85,7 +86,7 @@ class TwoChassis(Started):
             os.kill(pid, number)
         except (FileNotFoundError, ProcessLookupError):
             return
-        wait_until(lambda: not Path(f"/proc/{pid}").exists() or _is_zombie(pid), what=f"the end of {name}")
+        wait_until(lambda: not runs(pid), what=f"the end of {name}")
         file.unlink(missing_ok=True)
 
     def start(self, name: str) -> None:
@@ -188,10 +189,3 @@ class Pinging:
                 self.answers.append(float(match[1]))
                 if self.answers[-1] > since:
                     return
-
-
-def _is_zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except FileNotFoundError:
-        return True

@@ -10,9 +10,9 @@ import json
 import re
 import subprocess
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
+from tests.lab.processes import is_stopped, runs
 from tests.lab.switch.switch import Switch
 
 _COUNTED: Final = frozenset({"_version", "cur_cfg", "next_cfg", "statistics"})
@@ -47,7 +47,7 @@ class SpareSwitch:
 def _like_new(switch: Switch, new: object) -> bool:
     """Whether nothing is left of a test after its bridges are deleted; False if that is unknown."""
     with suppress(OSError, ValueError, RuntimeError, subprocess.SubprocessError):
-        if not (_runs(switch.ovsdb_pid) and _runs(switch.vswitchd_pid)):
+        if not all(runs(pid) and not is_stopped(pid) for pid in (switch.ovsdb_pid, switch.vswitchd_pid)):
             return False
         switch.clear()  # ovs-vswitchd has closed the ports before it is asked what there is
         return _seen(switch) == new
@@ -70,8 +70,3 @@ def _seen(switch: Switch) -> object:
 def _rows(table: dict[str, list[str]]) -> list[dict[str, str]]:
     rows = [zip(table["headings"], data, strict=True) for data in table["data"]]
     return [{name: value for name, value in row if name not in _COUNTED} for row in rows]
-
-
-def _runs(pid: int) -> bool:
-    """Whether a process runs and is not stopped."""
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZXT"

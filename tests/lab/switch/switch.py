@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.lab.processes import is_stopped, runs
+
 SCRIPT = Path(__file__).resolve().parents[3] / "deploy" / "private-switch"
 START_SECONDS = 60
 CTL_SECONDS = 60
@@ -56,7 +58,7 @@ def listens(path: Path | str, pid: int | str = "self") -> bool:
 def pause(pid: int) -> None:
     """SIGSTOP; none of its threads runs any more when this returns."""
     os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: _stands_still(pid), what=f"process {pid} stopped")
+    wait_until(lambda: is_stopped(pid), what=f"process {pid} stopped")
 
 
 class Switch:
@@ -157,7 +159,7 @@ class Switch:
         """Stop ovsdb-server in an orderly way; ovs-vswitchd continues without it. `restart_ovsdb` starts it again."""
         pid = self.ovsdb_pid
         os.kill(pid, signal.SIGTERM)
-        wait_until(lambda: not _runs(pid), what=f"the end of ovsdb-server, process {pid}")
+        wait_until(lambda: not runs(pid), what=f"the end of ovsdb-server, process {pid}")
 
     @contextmanager
     def read_only(self) -> Iterator[None]:
@@ -216,7 +218,7 @@ class Switch:
     def clear(self) -> None:
         """Remove all bridges and rows of QoS and Queue; ovs-vswitchd, if it runs, has then finished earlier work."""
         held = self.held()
-        is_alive = self._pid_file("ovs-vswitchd").exists() and _runs(self.vswitchd_pid)
+        is_alive = self._pid_file("ovs-vswitchd").exists() and runs(self.vswitchd_pid)
         waiting = () if is_alive else ("--no-wait",)
         for bridge in held["bridges"]:
             self.vsctl(*waiting, "--if-exists", "del-br", bridge)
@@ -278,25 +280,6 @@ def _run(*argv: str, environment: dict[str, str] | None = None) -> str:
     if done.returncode:
         raise RuntimeError(f"{' '.join(argv)}: exit {done.returncode}: {done.stderr.strip()}")
     return done.stdout.rstrip("\n")
-
-
-def _runs(pid: int) -> bool:
-    """Whether the process runs; a zombie that its parent has not reaped has ended."""
-    try:
-        return _state(Path(f"/proc/{pid}/stat")) not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def _stands_still(pid: int) -> bool:
-    try:
-        return all(_state(each) == "T" for each in Path(f"/proc/{pid}/task").glob("*/stat"))
-    except (FileNotFoundError, ProcessLookupError):
-        return False  # a thread has ended meanwhile
-
-
-def _state(stat: Path) -> str:
-    return stat.read_text().rsplit(")", 1)[1].split()[0]
 
 
 def _decoded(value: Any) -> Any:

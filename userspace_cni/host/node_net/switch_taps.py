@@ -55,11 +55,11 @@ class SwitchTaps:
         return ExistingLink(found.index, found.alias == ALIAS, found.carrier) if found else None
 
     def take(self, name: str) -> bool:
-        """Make a tap of this name, which stays; False where a link has the name. Where taps cannot be made at all, none is.
+        """Make a tap of this name, which stays; False where a link has it, or had. Where taps cannot be made at all, none is.
 
         It gets the name when it is marked: a tap without the alias that is seen under the name is not one of ours.
         """
-        from userspace_cni.fastpath.tap import NoTapDevice, Tap, TapRefused
+        from userspace_cni.fastpath.tap import NoTapDevice, Tap, TapGone, TapRefused
 
         what = f"link {name}: making it for ovs-vswitchd"
         with self._opened(what) as (switch, kernel):
@@ -72,6 +72,8 @@ class SwitchTaps:
                     tap.keep()  # from here on it is found by its alias, whatever becomes of this process
             except NoTapDevice:
                 return True  # nor has another program a tap that ovs-vswitchd could open
+            except TapGone:
+                return False  # a call that deletes the former bridge of the name took it for that one's
             except TapRefused as error:
                 raise Unavailable(f"{what}: {error.what}", error.look_at) from error
         return True
