@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests.lab.node.node import CONTAINER, Node
 from tests.lab.ovn.central import Ovn
 from tests.lab.runtimes.runtime import Call, netns
 from tests.lab.switch.switch import Switch, wait_until
+from userspace_cni.ovn.port_rows import CLOSED
 
 EITHER = pytest.mark.parametrize("node", ["", "agent"], indirect=True, ids=["process", "agent"])
 KINDS = pytest.mark.parametrize("iftype", ["vhostuser", "veth"])
@@ -30,10 +32,17 @@ NUMBERS = count(1)
 def world(node: Node, ovn: Ovn, switch: Switch) -> Iterator[Node]:
     """A node on a chassis of OVN, which has a logical switch for its pods. A test before may have deleted OVN's bridge."""
     node.settings["USERSPACE_CNI_OVN_RUNDIR"] = ovn.rundir
+    allow_unknown(node)
     ovn.nbctl("--may-exist", "ls-add", SWITCH)
     wait_until(lambda: switch.bridge(BRIDGE), what="the controller has made its bridge")
     yield node
     ovn.nbctl("--if-exists", "ls-del", SWITCH)
+
+
+def allow_unknown(node: Node) -> None:
+    """The administrator's rule for ports whose addresses only their pods know."""
+    rules = '[[rule]]\nnamespaces = ["blue"]\nwithout_port_security = ["node"]\n'
+    Path(node.environ["USERSPACE_CNI_CONFIG"]).write_text(rules)
 
 
 def a_pod(name: str = "") -> Pod:
@@ -112,6 +121,32 @@ def test_a_port_that_ovn_learns_of_later(world: Node, sandbox: str, ovn: Ovn) ->
 
 
 @EITHER
+def test_a_port_that_may_send_nothing_yet(world: Node, sandbox: str, ovn: Ovn) -> None:
+    """As the controller makes the port of a pod whose lease it does not know: OVN installs it, and its pod gets no answer until
+    the lease is known."""
+    ipam = {"type": "host-local", "dataDir": str(world.ipam_dir), "ranges": [[{"subnet": "10.57.0.0/24"}]]}
+    settings = network("veth", cniVersion="1.0.0", ipam=ipam)
+    del settings["addresses"]
+    with netns() as second:
+        found = {}
+        for place, container in ((sandbox, CONTAINER), (second, OTHER)):
+            pod = a_pod()
+            add_logical(ovn, f"blue_{pod.name}")
+            if container == CONTAINER:
+                closed = f"blue_{pod.name}"
+                ovn.nbctl("lsp-set-addresses", closed, "--", "lsp-set-port-security", closed, *CLOSED)
+            found[f"blue_{pod.name}"] = succeeded(run(world, "ADD", settings, place, pod, container=container))
+        ovn.nbctl("--wait=hv", "sync")
+        address, other = (each["ips"][0]["address"].partition("/")[0] for each in found.values())
+        assert pings(sandbox, other) == 0
+        mac = next(each["mac"] for each in found[closed]["interfaces"] if each.get("sandbox"))
+        for verb in ("lsp-set-addresses", "lsp-set-port-security"):
+            ovn.nbctl(verb, closed, f"{mac} {address}")
+        wait_until(lambda: pings(sandbox, other) == 3, what="an answer of the other pod")
+        for place, container in ((sandbox, CONTAINER), (second, OTHER)):
+            assert world.run("DEL", settings, place, container).status == 0
+
+
 def test_an_add_that_does_not_wait_for_ovn(world: Node, sandbox: str) -> None:
     """With `wait: port` the interface is enough, for ADD and CHECK; the names are there for OVN."""
     pod, quick = a_pod(), network(ovn={"wait": "port"})
@@ -139,6 +174,15 @@ def test_a_port_that_ovn_does_not_install(world: Node, sandbox: str, ovn: Ovn, o
         ovn.nbctl("--wait=sb", "sync")  # else a busy machine may not have it made yet when ADD gives up
     refused(run(world, "ADD", network(), sandbox, pod), 11, "has not installed logical port blue_", "chassis lab knows", why)
     assert ports_left(world) == []
+
+
+def test_a_port_that_could_send_from_any_address(world: Node, sandbox: str) -> None:
+    """A definition gets one only by a rule for the pod's namespace."""
+    pod = Pod("web", "red")
+    for keys in ({}, {"ovn": {"portSecurity": False}, "addresses": "annotations"}):
+        refused(
+            run(world, "ADD", network(**keys), sandbox, pod), 7, "could send from any address", "'red'", "without_port_security"
+        )
 
 
 def test_a_node_that_is_no_chassis(world: Node, sandbox: str) -> None:
@@ -236,6 +280,7 @@ def test_an_agent_that_dies_while_ovn_is_awaited(switch: Switch, sandbox: str, o
     wait_until(lambda: switch.bridge(BRIDGE), what="the controller has made its bridge")
     with node_with_shim(switch) as node:
         node.settings["USERSPACE_CNI_OVN_RUNDIR"] = ovn.rundir
+        allow_unknown(node)
         node.start()
         with ThreadPoolExecutor(1) as threads:
             adding = threads.submit(run, node, "ADD", network(), sandbox, pod)

@@ -7,8 +7,9 @@ CHECK, DEL and GC of an existing attachment must never ask this module: later ru
 A rule names namespaces and, by kind, what they may use. If rules for a namespace name a kind, it may use of that kind all that
 they name together, and nothing else; if no rule does, the kind is not bound, but for what a namespace has not without a rule:
 outputs of mirrors, which hear what others say; bridges of provider networks, which lead to the node's own wire; OVN's
-integration bridge as a bridge, and of OVN's logical switches any but the node's own. An unknown key, an empty list of namespaces
-and a pattern that no name can match are errors: each would allow what the rule was written to forbid.
+integration bridge as a bridge, of OVN's logical switches any but the node's own, and on all of them ports without port security,
+which can send from any address. An unknown key, an empty list of namespaces and a pattern that no name can match are errors: each
+would allow what the rule was written to forbid.
 
 To add a kind: a field of `Rule`, its reader in `READERS`, its name in `_KINDS`, and a function that decides.
 """
@@ -29,7 +30,7 @@ from userspace_cni.base.vlans import BRIDGE_MAX, Vlan, list_carried_vlans, vlan_
 
 _PART: Final = re.compile(r"\[!?[^\]]+\]|.", re.DOTALL)
 _DIRECTORIES: Final = re.compile(r"(/+(?!\.\.?(/|\Z))[^/\0]+)+/*")
-_KINDS: Final = ("bridges", "directories", "logical_switches", "mirrors", "mirror_outputs")
+_KINDS: Final = ("bridges", "directories", "logical_switches", "mirrors", "mirror_outputs", "without_port_security")
 _EVERY: Final = "*"
 _SHOWN_MAX: Final = 5
 
@@ -66,7 +67,8 @@ class Rule:
     """One `[[rule]]` of the settings, the `number`th (from 1). A kind that is None is not named; () allows nothing of it.
 
     All but `vlans` and `directories` are glob patterns. `vlans`: what ports on these bridges may carry, None for all VLANs. Of
-    `mirrors` a port may be a source, of `mirror_outputs` the output. `logical_switches` are OVN's, NODE_SWITCH among them.
+    `mirrors` a port may be a source, of `mirror_outputs` the output. `logical_switches` are OVN's, NODE_SWITCH among them; on
+    those of `without_port_security` a port may send from any address, if it may be there.
     """
 
     number: int
@@ -77,6 +79,7 @@ class Rule:
     mirrors: tuple[str, ...] | None = None
     mirror_outputs: tuple[str, ...] | None = None
     logical_switches: tuple[str, ...] | None = None
+    without_port_security: tuple[str, ...] | None = None
 
     def is_for(self, namespace: str) -> bool:
         return _matches(namespace, self.namespaces)
@@ -162,6 +165,22 @@ def require_logical_switch(rules: Iterable[Rule], namespace: str, switch: str) -
         f"{what}, which pods of namespace {namespace!r} cannot have",
         _allowing((rule, ", ".join(rule.logical_switches or ())) for rule in ruling)
         or f"the node's own switch is {NODE_SWITCH!r}: only a setting [[rule]] with 'logical_switches' opens others",
+    )
+
+
+def require_without_security(rules: Iterable[Rule], namespace: str, switch: str, asked: str) -> None:
+    """Raise LogicalPortRefused unless a pod of the namespace may have a port without port security on this switch of OVN's.
+
+    `asked`: the key by which its network asks for one, with its value. The namespace "" is none, and not bound.
+    """
+    ruling = [rule for rule in rules if namespace and rule.without_port_security is not None and rule.is_for(namespace)]
+    if not namespace or any(_matches(switch, rule.without_port_security or ()) for rule in ruling):
+        return
+    raise LogicalPortRefused(
+        f"key {asked}, so that the port could send from any address; pods of namespace {namespace!r} cannot have such a port of "
+        f"logical switch {switch!r}",
+        _allowing((rule, ", ".join(rule.without_port_security or ())) for rule in ruling)
+        or "remove the key; only a setting [[rule]] with 'without_port_security' allows it",
     )
 
 
@@ -251,6 +270,7 @@ READERS: Final[Mapping[str, Callable[[list[Any], str], object]]] = {
     "mirrors": _names(_MIRRORS.has, "the name of a mirror, in which * ? and [a-z] match as in a shell"),
     "mirror_outputs": _names(_MIRRORS.has, "the name of a mirror, in which * ? and [a-z] match as in a shell"),
     "logical_switches": _names(_SWITCHES.has, "the name of a logical switch, in which * ? and [a-z] match as in a shell"),
+    "without_port_security": _names(_SWITCHES.has, "the name of a logical switch, in which * ? and [a-z] match as in a shell"),
     "directories": _names(_DIRECTORIES.fullmatch, "the absolute path of a directory, without '..'"),
 }
 

@@ -29,7 +29,7 @@ from userspace_cni.cni.interface_keys import LinkOptions, choose_kernel_port, re
 from userspace_cni.cni.json_values import read_typed, unicast
 from userspace_cni.cni.mirror_keys import read_mirror_output, read_mirrors
 from userspace_cni.cni.network_keys import SOCKET_FILE_MAX, TABLE, key_at, names, read
-from userspace_cni.cni.ovn_keys import OvnOptions, read_ovn, source_of_addresses
+from userspace_cni.cni.ovn_keys import OvnOptions, asked_port, read_ovn, source_of_addresses
 from userspace_cni.cni.request import Request
 from userspace_cni.cni.result import ADDRESSES_MAX
 from userspace_cni.pod.mac import six_octets
@@ -175,7 +175,7 @@ def read_options(request: Request, consumers: Mapping[str, ConsumerRules], warn:
     bandwidth = _read_limits(top, runtime, link, {"host": host, "container": container})
     mirrors = read_mirrors(top, warn)
     output = read_mirror_output(top, mirrors)
-    ovn = read_ovn(request, top, bridge)
+    ovn = read_ovn(top, bridge, request.network.ipam, asked_port(request.environment.args, raw))
     source = source_of_addresses(top, request.network.ipam, is_logical=ovn is not None)
     return Options(
         ovs_role=ovs_role,
@@ -241,10 +241,6 @@ def _read_addressing(request: Request, said: str, link: LinkOptions | None, outp
     Raises for sources of addresses that exclude one another or cannot be, and for keys that lack one.
     """
     ipam = request.network.ipam
-    if said and ipam:
-        raise InvalidConfig(
-            f"key 'addresses' is {said!r} beside 'ipam.type' {ipam!r}: addresses come from one place", "remove one of the two"
-        )
     if output and (said or ipam):
         source = f"'addresses' {said!r}" if said else f"'ipam.type' {ipam!r}"
         raise UnsupportedField(

@@ -1,14 +1,15 @@
 """What a network and its pod say of a logical port of OVN: key `ovn`, and `OvnPort` of ovs-cni and the forks. Pure.
 
 The logical port itself is the controller's: it makes that of each pod, with the port security and the chassis of these keys, and
-says addresses in the pod's annotations. ADD gives the port on the integration bridge the logical port's name, and waits.
+says addresses in the pod's annotations. ADD gives the port on the integration bridge the logical port's name, and waits. Both
+read a network here: what ADD refuses, or takes in another spelling, is the same for the controller.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from userspace_cni.base.errors import InvalidConfig, UnsupportedField
 from userspace_cni.base.logical_ports import NODE_SWITCH, PORT_NAME_MAX
@@ -16,9 +17,9 @@ from userspace_cni.cni import keys
 from userspace_cni.cni.json_values import read_typed
 from userspace_cni.cni.network_keys import key_at, read
 
-if TYPE_CHECKING:
-    from userspace_cni.cni.request import Request
-
+ANNOTATIONS: Final = "annotations"
+UNKNOWN: Final = "unknown"
+IPAM: Final = "ipam"
 _ASKED_PORT: Final = "ovnport"
 _PLACE: Final = "ovn"
 _OF_BRIDGE: Final = ("vlanId", "trunks", "vlanMode")
@@ -31,7 +32,8 @@ class OvnOptions:
     """A logical port. `switch`: NODE_SWITCH, or the name of one that an administrator made; "" where only the port is named.
 
     `port`: its name as the pod has it, "" for the usual one. `waits`: ADD ends when OVN has installed the port, not when the
-    interface is open. `port_security` and `requested_chassis`: what the controller writes into the logical port.
+    interface is open. `port_security` and `requested_chassis`: what the controller writes into the logical port. `source`: where
+    its addresses are from, ANNOTATIONS, UNKNOWN or IPAM; "" for nowhere.
     """
 
     switch: str = NODE_SWITCH
@@ -39,14 +41,32 @@ class OvnOptions:
     waits: bool = True
     port_security: bool = True
     requested_chassis: bool = True
+    source: str = ANNOTATIONS
+
+    @property
+    def without_security(self) -> str:
+        """The key, with its value, by which the network asks for a port that can send from any address; "" for none."""
+        if self.source == UNKNOWN:
+            return "'addresses' is 'unknown'"
+        return "" if self.port_security else "'ovn.portSecurity' is false"
 
 
-def read_ovn(request: Request, top: Mapping[str, Any], bridge: Mapping[str, Any]) -> OvnOptions | None:
+def read_definition(raw: Mapping[str, Any]) -> OvnOptions | None:
+    """The logical ports of a network that is read without a call, None for none. Raises as `read_ovn`, and for misspelt keys."""
+    keys.check(raw, lambda _: None)
+    top = keys.normalize_keys(raw, keys.TOP, "")
+    host = keys.normalize_keys(read_typed(top, "host", dict, {}), keys.PLACES["host"], "host")
+    bridge = keys.normalize_keys(read_typed(host, "bridge", dict, {}, path="host."), keys.PLACES["host.bridge"], "host.bridge")
+    ipam = read_typed(read_typed(raw, IPAM, dict, {}), "type", str, "", path="ipam.")
+    return read_ovn(top, bridge, ipam, asked_port({}, raw))
+
+
+def read_ovn(top: Mapping[str, Any], bridge: Mapping[str, Any], ipam: str, named: str) -> OvnOptions | None:
     """The logical port that the network or its pod asks for, None for none; `top` and `bridge` are canonically spelled.
 
-    Raises UnsupportedField for what a logical port cannot have, InvalidConfig and Undecodable for a value that cannot be.
+    `ipam`: the IPAM plugin, "" for none; `named`: the `asked_port`. Raises UnsupportedField for what a logical port cannot have,
+    InvalidConfig and Undecodable for a value that cannot be.
     """
-    named = _asked_port(request)
     said: dict[str, Any] | None = read_typed(top, _PLACE, dict, None)
     if said is None and not named:
         return None
@@ -71,13 +91,14 @@ def read_ovn(request: Request, top: Mapping[str, Any], bridge: Mapping[str, Any]
         waits=wait == "installed",
         port_security=security is not False,
         requested_chassis=chassis is not False,
+        source=source_of_addresses(top, ipam, is_logical=True) or (IPAM if ipam else ""),
     )
 
 
 def source_of_addresses(top: Mapping[str, Any], ipam: str, *, is_logical: bool) -> str:
     """The value of key `addresses` that holds: a logical port's network without a word of them has them in the annotations.
 
-    Raises InvalidConfig for a value that there is not, or not for this network.
+    Raises InvalidConfig for a value that there is not, or not for this network, and for a second source.
     """
     said: str = read(top, "addresses") or ""
     choices = key_at("addresses").choices
@@ -87,15 +108,19 @@ def source_of_addresses(top: Mapping[str, Any], ipam: str, *, is_logical: bool) 
         )
     if said == "unknown" and not is_logical:
         raise InvalidConfig("key 'addresses' is 'unknown', and the network has no 'ovn'", f"remove it; {_NO_SOURCE}")
-    return said or ("annotations" if top.get(_PLACE) is not None and not ipam else "")
+    if said and ipam:
+        raise InvalidConfig(
+            f"key 'addresses' is {said!r} beside 'ipam.type' {ipam!r}: addresses come from one place", "remove one of the two"
+        )
+    return said or (ANNOTATIONS if top.get(_PLACE) is not None and not ipam else "")
 
 
-def _asked_port(request: Request) -> str:
-    """The logical port that CNI_ARGS or `args.cni` names, where keys match without regard to case; "" for none."""
-    told = (
-        ("CNI_ARGS holds {}={!r}", request.environment.args),
-        ("key 'args.cni.{}' is {!r}", keys.args_cni(request.network.raw)),
-    )
+def asked_port(args: Mapping[str, str], raw: Mapping[str, Any]) -> str:
+    """The logical port that CNI_ARGS or `args.cni` of the network names, where keys match without regard to case; "" for none.
+
+    Raises InvalidConfig for what is no name.
+    """
+    told = (("CNI_ARGS holds {}={!r}", args), ("key 'args.cni.{}' is {!r}", keys.args_cni(raw)))
     for words, held in told:
         for key, value in held.items():
             if keys.fold_case(key) == _ASKED_PORT and value not in (None, ""):

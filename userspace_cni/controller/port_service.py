@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from userspace_cni.base.errors import LogicalPortRefused
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.supervisor import StayingThread, Supervisor
-from userspace_cni.base.tenancy import require_logical_switch
+from userspace_cni.base.tenancy import require_logical_switch, require_without_security
 from userspace_cni.controller.controller_metrics import ControllerMetrics
 from userspace_cni.controller.election import Election
 from userspace_cni.controller.note_writers import NoteWriters
@@ -44,15 +44,21 @@ def read_task(settings: Settings, remote: str = "", *, adopts: bool = False) -> 
     """What the settings say of it; `remote`: where the database is, unless they say it. Raises InvalidConfig."""
     remote = settings.ovn_nb or remote
 
-    def may_have(namespace: str, switch: str) -> bool:
+    def allows(require: Callable[[], None]) -> bool:
         try:
-            require_logical_switch(settings.rules, namespace, switch)
+            require()
         except LogicalPortRefused:
             return False
         return True
 
+    def may_have(namespace: str, switch: str) -> bool:
+        return allows(lambda: require_logical_switch(settings.rules, namespace, switch))
+
+    def may_send(namespace: str, switch: str) -> bool:
+        return allows(lambda: require_without_security(settings.rules, namespace, switch, ""))
+
     default = LogicalNetwork("default") if settings.ovn_default_network else None
-    return PortTask(remote, tls_files(settings, remote), PortRules(settings.ovn_naming, default, may_have, adopts))
+    return PortTask(remote, tls_files(settings, remote), PortRules(settings.ovn_naming, default, may_have, may_send, adopts))
 
 
 class PodPortKeeper(Supervisor):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from userspace_cni.attachment.steps import LogicalPort
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig
 from userspace_cni.base.logical_ports import is_of_namespace, logical_port_name
-from userspace_cni.base.tenancy import require_bridge_of_ovn, require_logical_switch, require_port
+from userspace_cni.base.tenancy import require_bridge_of_ovn, require_logical_switch, require_port, require_without_security
 
 if TYPE_CHECKING:
     from userspace_cni.base.settings import Settings
@@ -44,6 +44,8 @@ def require_allowed(options: Options, environment: Environment, settings: Settin
         return
     if options.ovn.switch:
         require_logical_switch(rules, namespace, options.ovn.switch)
+        if options.ovn.without_security:
+            require_without_security(rules, namespace, options.ovn.switch, options.ovn.without_security)
     if options.ovn.port and not is_of_namespace(options.ovn.port, settings.ovn_naming, namespace):
         require_logical_switch(rules, namespace, "")
 

@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from userspace_cni.base.logical_ports import NODE_SWITCH, SWITCH_NAME
+from userspace_cni.base.errors import BadRequest
+from userspace_cni.base.logical_ports import NODE_SWITCH
 from userspace_cni.cni.annotations import OVN, POD_NETWORKS
+from userspace_cni.cni.ovn_keys import ANNOTATIONS, read_definition
 from userspace_cni.pod import launcher
 
 NETWORKS: Final = "k8s.v1.cni.cncf.io/networks"
@@ -64,13 +66,17 @@ class PodNode:
 
 @dataclass(frozen=True, slots=True)
 class LogicalNetwork:
-    """A network whose interfaces are logical ports. `source`: where their addresses are from; `name`: its name as a network."""
+    """A network whose interfaces are logical ports. `source`: where their addresses are from; `name`: its name as a network.
+
+    `without_security`: the key, with its value, by which it asks for ports that can send from any address, "" for none.
+    """
 
     name: str
     switch: str = NODE_SWITCH
-    source: str = "annotations"
+    source: str = ANNOTATIONS
     port_security: bool = True
     requested_chassis: bool = True
+    without_security: str = ""
 
 
 def keep_pod(thing: Mapping[str, Any]) -> ClusterPod:
@@ -124,28 +130,20 @@ def keep_network(thing: Mapping[str, Any]) -> LogicalNetwork | None:
     called = config.get("name") or name
     if not (isinstance(called, str) and _NAME.fullmatch(called)):
         return None  # the plugin refuses it, too
-    return next((_network(each, called) for each in chain if _is_logical(each)), None)
+    return next(filter(None, (_read(each, called) for each in chain)), None)
 
 
-def _is_logical(config: object) -> bool:
-    if not (isinstance(config, dict) and config.get("type") in _TYPES and isinstance(config.get("ovn"), dict)):
-        return False
-    switch = config["ovn"].get("switch")
-    return not switch or (isinstance(switch, str) and re.fullmatch(SWITCH_NAME, switch) is not None)
-
-
-def _network(config: Mapping[str, Any], name: str) -> LogicalNetwork:
-    said, ipam = config["ovn"], config.get("ipam")
-    leases = isinstance(ipam, dict) and bool(ipam.get("type"))
-    source = config.get("addresses") or ("ipam" if leases else "annotations")
-    switch = said.get("switch")
-    return LogicalNetwork(
-        name=name,
-        switch=switch or NODE_SWITCH,
-        source=source if source in ("annotations", "unknown") else "ipam",
-        port_security=said.get("portSecurity") is not False,
-        requested_chassis=said.get("requestedChassis") is not False,
-    )
+def _read(config: object, name: str) -> LogicalNetwork | None:
+    """What the plugin would read; None for what it would refuse, too, and for other plugins."""
+    if not (isinstance(config, dict) and config.get("type") in _TYPES):
+        return None
+    try:
+        said = read_definition(config)
+    except (BadRequest, RecursionError):
+        return None
+    if said is None or not said.switch:
+        return None
+    return LogicalNetwork(name, said.switch, said.source, said.port_security, said.requested_chassis, said.without_security)
 
 
 def _is_bounded(value: object) -> bool:

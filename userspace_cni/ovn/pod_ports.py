@@ -26,6 +26,7 @@ from userspace_cni.ovn.pod_notes import AddressNote, PortAddresses, make_note, r
 from userspace_cni.ovn.port_rows import (
     ACTIVATION,
     CHASSIS,
+    CLOSED,
     UNKNOWN,
     VERSION,
     DesiredLogicalPort,
@@ -54,12 +55,13 @@ _MAC: Final = "0a:58"
 @dataclass(frozen=True)
 class PortRules:
     """What the administrator has said. `naming`: of logical ports; `default`: the cluster's default network, None where it is
-    none of OVN's; `may_have`: whether pods of a namespace may have ports of a switch; `adopts`: rows of our names without a mark
-    become ours."""
+    none of OVN's; `may_have`: whether pods of a namespace may have ports of a switch; `may_send`: whether these may send from any
+    address; `adopts`: rows of our names without a mark become ours."""
 
     naming: str
     default: LogicalNetwork | None
     may_have: Callable[[str, str], bool] = lambda _namespace, switch: switch == NODE_SWITCH
+    may_send: Callable[[str, str], bool] = lambda _namespace, _switch: False
     adopts: bool = False
 
 
@@ -258,7 +260,7 @@ class PodPorts:
         if given is not None:
             self._given.pop(name)
             self._book.release(name, now)
-        if not self._rules.may_have(first.pod.namespace, first.interface.network.switch):
+        if self._why_refused(first):
             if found is not None:  # it takes no address there, either, and loses none
                 self._take_row(name, found)
             return
@@ -325,8 +327,8 @@ class PodPorts:
         network = first.interface.network
         if found is not None and not self._may_change(found):
             return f"logical port {name} is there and is not ours, so pod {first.pod.namespace}/{first.pod.name} has none"
-        if not self._rules.may_have(first.pod.namespace, network.switch):
-            return f"pods of namespace {first.pod.namespace!r} cannot have ports of logical switch {network.switch!r}"
+        if reason := self._why_refused(first):
+            return reason
         given = self._given.get(name)
         switch = given.switch if given else self._switch_of(first)
         if switch not in self._facts.switches:
@@ -342,6 +344,18 @@ class PodPorts:
             return f"an address or the MAC that is leased to logical port {name} is another port's, or its router's"
         if change := find_change(self._built(name, claimants, switch), found):
             settled.changes.append(change)
+        return ""
+
+    def _why_refused(self, claimant: _Claimant) -> str:
+        """Why the administrator's rules do not allow the port, "" where they do."""
+        namespace, network = claimant.pod.namespace, claimant.interface.network
+        if not self._rules.may_have(namespace, network.switch):
+            return f"pods of namespace {namespace!r} cannot have ports of logical switch {network.switch!r}"
+        if network.without_security and not self._rules.may_send(namespace, network.switch):
+            return (
+                f"key {network.without_security} in network {network.name}: pods of namespace {namespace!r} cannot have ports of "
+                f"logical switch {network.switch!r} that send from any address"
+            )
         return ""
 
     def _may_change(self, found: FoundLogicalPort) -> bool:
@@ -365,6 +379,8 @@ class PodPorts:
         has = given.addresses if given else self._leased(name, first)
         addresses: tuple[str, ...] = (UNKNOWN,)
         security: tuple[str, ...] = ()
+        if has is None and not self._rules.may_send(first.pod.namespace, network.switch):
+            addresses, security = (), CLOSED  # a lease that is not known; a pod's author can remove what Multus notes of it
         if has is not None:
             addresses = make_addresses(has.mac, has.ips)
             security = make_security(has.mac, has.ips) if network.port_security else ()

@@ -21,6 +21,8 @@ from userspace_cni.pod.mac import six_octets
 PODS: Final = "pods"
 """The scope of the rows that follow from pods."""
 UNKNOWN: Final = "unknown"
+CLOSED: Final = ("02:00:00:00:00:00 192.0.0.8",)
+"""The port security of a port that is to send nothing: no port has this MAC, and the address is a dummy (RFC 7600)."""
 VERSION: Final = "iface-id-ver"
 CHASSIS: Final = "requested-chassis"
 ACTIVATION: Final = "activation-strategy"

@@ -39,6 +39,7 @@ GOOD: dict[tuple[str, str], list[Any]] = {
     ("rule", "mirror_outputs"): [["a"]],
     ("rule", "directories"): [["/a"], []],
     ("rule", "logical_switches"): [["blue*"]],
+    ("rule", "without_port_security"): [["node"]],
     ("mirror", "select"): ["all"],
     ("gateway", "port"): ["gw0"],
     ("gateway", "mac"): ["02:00:00:00:00:01"],

@@ -20,6 +20,7 @@ from userspace_cni.base.tenancy import (
     require_mirrors,
     require_opened,
     require_port,
+    require_without_security,
 )
 from userspace_cni.base.vlans import VLAN_MAX, Vlan, list_carried_vlans, vlans_of
 
@@ -45,9 +46,11 @@ def refusal(given_rules: tuple[Rule, ...], namespace: str, bridge: str, vlan: Vl
 def test_every_key() -> None:
     """A rule may hold every key; VLANs are numbers and ranges."""
     table = {"bridges": ["br-t*"], "vlans": [100, "200-299"], "directories": ["/var/lib/tenant"]}
-    [rule] = rules(table | {"mirrors": ["ids-*"], "mirror_outputs": ["ids-t"], "logical_switches": ["node", "t/*"]})
+    table |= {"mirrors": ["ids-*"], "mirror_outputs": ["ids-t"]}
+    [rule] = rules(table | {"logical_switches": ["node", "t/*"], "without_port_security": ["node"]})
     vlans = (range(100, 101), range(200, 300))
-    assert rule == Rule(1, ("tenant-*",), ("br-t*",), vlans, ("/var/lib/tenant",), ("ids-*",), ("ids-t",), ("node", "t/*"))
+    of_ovn = (("node", "t/*"), ("node",))
+    assert rule == Rule(1, ("tenant-*",), ("br-t*",), vlans, ("/var/lib/tenant",), ("ids-*",), ("ids-t",), *of_ovn)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +87,7 @@ def test_every_key() -> None:
         ({"bridges": ["br0"], "vlans": ["all"]}, ["'vlans' holds 'all'"]),
         ({"logical_switches": "node"}, ["'logical_switches' is 'node'", "list"]),
         ({"logical_switches": ["a b"]}, ["'logical_switches' holds 'a b'", "name of a logical switch"]),
+        ({"without_port_security": [""]}, ["'without_port_security' holds ''", "name of a logical switch"]),
         ({"directories": ["var/lib"]}, ["'directories' holds 'var/lib'", "absolute path"]),
         ({"directories": ["/var/../etc"]}, ["'directories' holds '/var/../etc'"]),
         ({"directories": ["/var/.."]}, ["'directories' holds '/var/..'"]),
@@ -351,6 +355,17 @@ def test_a_logical_port_of_another_namespace() -> None:
     refused = switch_refusal((), "tenant-a", "")
     assert "not named after a pod of its own namespace" in refused
     assert "'logical_switches' opens others" in refused
+
+
+def test_ports_without_port_security() -> None:
+    """Only a rule that names the switch allows one, on whatever switch; without a pod there is no bound."""
+    given = rules({"without_port_security": ["node"]}, {"logical_switches": ["*"]})
+    require_without_security(given, "tenant-a", "node", "'ovn.portSecurity' is false")
+    require_without_security((), "", "node", "'ovn.portSecurity' is false")
+    with pytest.raises(LogicalPortRefused, match=r"'addresses' is 'unknown'.* of logical switch 'dmz'.*number 1 allows node"):
+        require_without_security(given, "tenant-a", "dmz", "'addresses' is 'unknown'")
+    with pytest.raises(LogicalPortRefused, match=r"only a setting.*'without_port_security' allows it"):
+        require_without_security((), "tenant-a", "node", "'addresses' is 'unknown'")
 
 
 def test_the_bridge_of_ovn_as_a_bridge() -> None:

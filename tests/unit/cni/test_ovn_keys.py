@@ -93,7 +93,7 @@ def test_a_port_that_the_pod_names(cni_args: str, args: dict[str, Any]) -> None:
     """Its interface is that logical port, in the words of ovs-cni and of a fork; its switch is not known, its addresses are not
     awaited. With key `ovn` the network's own words hold for the rest."""
     read = options(cni_args=cni_args, args=args)
-    assert (read.ovn, read.bridge, read.addresses_noted) == (OvnOptions(switch="", port="0f9c1c2a"), "", False)
+    assert (read.ovn, read.bridge, read.addresses_noted) == (OvnOptions(switch="", port="0f9c1c2a", source=""), "", False)
     both = options(cni_args=cni_args, args=args, ovn={"wait": "port"})
     assert (both.ovn, both.addresses_noted) == (OvnOptions(port="0f9c1c2a", waits=False), True)
 

@@ -113,3 +113,14 @@ def test_rules_open_switches_and_not_bridges() -> None:
     assert allowed(ruled, ovn={"switch": "dmz"}) is None
     assert allowed(ruled, ovn={}) is LogicalPortRefused
     assert allowed(ruled) is BridgeRefused
+
+
+@pytest.mark.parametrize("keys", [{"ovn": {"portSecurity": False}}, {"ovn": {}, "addresses": "unknown"}])
+def test_a_port_that_sends_from_any_address(keys: dict[str, Any]) -> None:
+    """A definition's author gets one only by a rule, also for a VM's; without a pod it is the administrator's own word."""
+    ruled = Settings(rules=read_rules([{"namespaces": ["blue"], "without_port_security": ["node"]}], "c.toml"))
+    assert allowed(USUAL, **keys) is LogicalPortRefused
+    assert allowed(USUAL, consumer="kubevirt", **keys) is LogicalPortRefused
+    assert allowed(ruled, **keys) is None
+    assert allowed(ruled, consumer="kubevirt", **keys) is None
+    assert allowed(USUAL, cni_args="OvnPort=p", **keys) is None

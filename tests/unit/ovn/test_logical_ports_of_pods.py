@@ -17,6 +17,9 @@ from userspace_cni.ovsdb.columns import Columns
 
 DEFAULT = LogicalNetwork("net")
 RULES = PortRules("ovn-kubernetes", DEFAULT)
+FREE = replace(RULES, may_send=lambda *_: True)
+"""Ports may be without port security."""
+CLOSED = "02:00:00:00:00:00 192.0.0.8"
 NODES = {name: keep_node({"metadata": {"name": name}}) for name in ("n1", "n2")}
 SWITCHES = {
     name: read_subnets(FoundSwitch(name, {"subnet": f"192.168.{number}.0/24"}, {})) for number, name in enumerate(("n1", "n2"), 1)
@@ -99,7 +102,7 @@ def written(former: FoundLogicalPort | None, name: str, columns: Columns) -> Fou
 
 def a_network(**ovn: Any) -> Mapping[str, Any]:
     """A definition of a network with logical ports."""
-    top: dict[str, Any] = {key: ovn.pop(key) for key in ("addresses", "ipam") if key in ovn}
+    top: dict[str, Any] = {key: ovn.pop(key) for key in ("addresses", "ADDRESSES", "ipam") if key in ovn}
     config = {"cniVersion": "1.0.0", "name": "red", "type": "userspace", "ovn": ovn, **top}
     return {"metadata": {"name": "red-nad", "namespace": "default"}, "spec": {"config": json.dumps(config)}}
 
@@ -385,15 +388,15 @@ def test_kube_ovns_names() -> None:
     ("ovn", "addresses", "security"),
     [
         ({"addresses": "unknown"}, ("unknown",), ()),
+        ({"ADDRESSES": "unknown"}, ("unknown",), ()),
         ({"ipam": {"type": "host-local"}}, ("02:00:00:00:00:05 10.9.0.5",), ("02:00:00:00:00:05 10.9.0.5",)),
         ({"portSecurity": False}, ("0a:58:c0:a8:01:03 192.168.1.3",), ()),
+        ({"PORTSECURITY": False}, ("0a:58:c0:a8:01:03 192.168.1.3",), ()),
     ],
 )
 def test_where_addresses_are_from(ovn: dict[str, Any], addresses: tuple[str, ...], security: tuple[str, ...]) -> None:
     """From the annotations, from what the IPAM plugin leased as Multus notes it, or from nowhere."""
-    world = World(
-        replace(RULES, default=None), LogicalFacts(NODES, {"default/red-nad": keep_network(a_network(**ovn))}, SWITCHES)
-    )
+    world = World(replace(FREE, default=None), LogicalFacts(NODES, {"default/red-nad": keep_network(a_network(**ovn))}, SWITCHES))
     status = [{"name": "default/red-nad", "interface": "net1", "ips": ["10.9.0.5"], "mac": "02:00:00:00:00:05"}]
     world.add(a_pod())
     world.raw["default/app"]["metadata"]["annotations"] = {
@@ -403,6 +406,69 @@ def test_where_addresses_are_from(ovn: dict[str, Any], addresses: tuple[str, ...
     world.settled()
     row = world.rows["default_app"]
     assert (row.addresses, row.port_security) == (addresses, security)
+
+
+@pytest.mark.parametrize("ovn", [{"addresses": "unknown"}, {"portSecurity": False}, {"PortSecurity": False}])
+def test_only_a_rule_gives_a_port_without_port_security(ovn: dict[str, Any]) -> None:
+    """A definition's author gets no such port, and a pod's port stays as it is when its network asks for it later."""
+    before, after = ({"default/red-nad": keep_network(a_network(**each))} for each in ({}, ovn))
+    world = World(replace(RULES, default=None), LogicalFacts(NODES, before, SWITCHES))
+    world.add(a_pod(**{"k8s.v1.cni.cncf.io__networks": "red-nad"}))
+    world.settled()
+    secured = world.rows["default_app"]
+    assert secured.port_security
+    world.facts = LogicalFacts(NODES, after, SWITCHES)
+    assert "send from any address" in world.settled().lacking["default_app"]
+    assert world.rows["default_app"] == secured
+    world.rows.clear()
+    world.restart()
+    world.settled()
+    assert world.rows == {}
+
+
+def test_a_lease_that_is_not_known_opens_no_port() -> None:
+    """A pod's author can remove what Multus notes: then the port sends nothing, unless a rule lets it send from anywhere."""
+    world = World(facts=LogicalFacts(NODES, LEASES, SWITCHES))
+    pod = leased("app", "10.9.0.5")
+    del pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"]
+    world.add(pod)
+    world.settled()
+    assert (world.rows["default_app"].addresses, world.rows["default_app"].port_security) == ((), (CLOSED,))
+    world.rules = FREE
+    world.restart()
+    world.settled()
+    assert (world.rows["default_app"].addresses, world.rows["default_app"].port_security) == (("unknown",), ())
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"ovn": {"portSecurty": False}},
+        {"ovn": {"switch": "a"}, "OVN": {}},
+        {"ovn": {}, "host": {"bridge": {"vlanId": 5}}},
+        {"ovn": {}, "addresses": "unknown", "ipam": {"type": "host-local"}},
+        {"ovn": {}, "ipam": {"type": 7}},
+        {"ovn": []},
+        {"type": "bridge", "ovn": {}},
+    ],
+)
+def test_what_the_plugin_refuses_has_no_port(keys: dict[str, Any]) -> None:
+    """The controller reads a definition as ADD does: no address goes to a pod that cannot be attached."""
+    config = {"name": "red", "type": "userspace", **keys}
+    assert keep_network({"metadata": {"name": "red-nad"}, "spec": {"config": json.dumps(config)}}) is None
+
+
+def test_keys_match_in_any_case() -> None:
+    """As for the plugin."""
+    config = {"name": "red", "type": "userspace", "OVN": {"Switch": "dmz", "requestedchassis": False}, "Addresses": "annotations"}
+    found = keep_network({"metadata": {"name": "red-nad"}, "spec": {"config": json.dumps(config)}})
+    assert found == LogicalNetwork("red", "dmz", requested_chassis=False)
+
+
+@pytest.mark.parametrize("spec", [None, {}, {"config": ""}, {"config": None}, {"config": 7}, {"config": "[]"}, {"config": "{"}])
+def test_a_definition_without_a_config(spec: object) -> None:
+    """Multus takes its config from a file on the node, which the controller does not see: its pods get no logical port."""
+    assert keep_network({"metadata": {"name": "red-nad"}, "spec": spec}) is None
 
 
 LEASES = {"default/red-nad": keep_network(a_network(ipam={"type": "host-local"}))}
