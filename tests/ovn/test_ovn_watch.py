@@ -104,6 +104,14 @@ def test_after_a_kill_amid_pods_another_goes_on(api: ApiServer, northbound: Nort
     assert len({noted(api, f"p{number}") for number in range(COUNT + 5)}) == COUNT + 5
 
 
+def test_a_pod_is_told_why_it_has_no_port(api: ApiServer, watch: Watch) -> None:
+    """In an Event of its own."""
+    watch()
+    api.add_pod({"metadata": {"name": "lost"}, "spec": {"nodeName": "n9"}, "status": {"phase": "Running"}})
+    event = wait_until(lambda: api.events.of("lost").get("LogicalPortMissing"), what="the Event")
+    assert event["message"] == "eth0: there is no logical switch 'n9'"
+
+
 def test_rows_of_the_old_watcher_are_adopted(api: ApiServer, northbound: NorthboundDatabase, watch: Watch) -> None:
     """Where that is asked for; the address is that of the pod's annotation."""
     northbound.nbctl("lsp-add", "n1", "default_p0", "--", "lsp-set-addresses", "default_p0", "dynamic")

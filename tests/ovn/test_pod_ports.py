@@ -179,7 +179,8 @@ def test_a_port_that_ovn_does_not_install(world: Node, sandbox: str, ovn: Ovn, o
 def test_a_port_that_could_send_from_any_address(world: Node, sandbox: str) -> None:
     """A definition gets one only by a rule for the pod's namespace."""
     pod = Pod("web", "red")
-    for keys in ({}, {"ovn": {"portSecurity": False}, "addresses": "annotations"}):
+    asked: list[dict[str, Any]] = [{}, {"ovn": {"portSecurity": False}, "addresses": "annotations"}]
+    for keys in asked:
         refused(
             run(world, "ADD", network(**keys), sandbox, pod), 7, "could send from any address", "'red'", "without_port_security"
         )

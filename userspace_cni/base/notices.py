@@ -41,6 +41,7 @@ PORT_RESTORED: Final = NoticeReason("PortRestored", "good")
 PORT_CHANGED: Final = NoticeReason("PortChanged")
 LIMIT_REFUSED: Final = NoticeReason("LimitRefused")
 ROUTE_REFUSED: Final = NoticeReason("RouteRefused")
+LOGICAL_PORT_MISSING: Final = NoticeReason("LogicalPortMissing")
 UPLINK_DOWN: Final = NoticeReason("UplinkDown")
 UPLINK_UP: Final = NoticeReason("UplinkUp", "good")
 NODE_NOT_READY: Final = NoticeReason("NetworkNotReady")
@@ -76,6 +77,7 @@ REASONS: Final = (
     PORT_CHANGED,
     LIMIT_REFUSED,
     ROUTE_REFUSED,
+    LOGICAL_PORT_MISSING,
     UPLINK_DOWN,
     UPLINK_UP,
     NODE_NOT_READY,

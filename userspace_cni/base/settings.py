@@ -153,6 +153,11 @@ class Settings:
         "whether the cluster's default network is OVN's: each pod's `eth0` has a logical port; else only interfaces of networks "
         "with `ovn` have one",
     )
+    ovn_pod_ports: int = _setting(
+        8,
+        "how many logical ports the controller makes for one pod: each takes an address of its switch",
+        between(1, 64),
+    )
     ovn_rundir: str = _setting(
         "/var/run/ovn",
         "where ovn-controller's control socket is, which is asked why a logical port is not installed",

@@ -54,6 +54,8 @@ class Controller(Supervisor):
         hearing = WriteListener(self.metrics.count_write, make_notifier(self.events.tell))
         self.rounds = Rounds(objects, self.watches.cluster, lambda: self.election.leading, hearing=hearing, times=times)
         self.ports = PodPortKeeper(session, ports, lambda: self.election.leading, self.metrics) if ports else None
+        if self.ports:
+            self.ports.tell_by(self.events)
         self.page_ports: Sequence[StayingThread] = ()
 
     def start(self) -> None:

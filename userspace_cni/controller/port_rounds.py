@@ -26,6 +26,7 @@ from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.log import say
 from userspace_cni.base.loops import Loop
+from userspace_cni.base.notices import Recipient
 from userspace_cni.controller.note_writers import NoteWriters
 from userspace_cni.controller.pod_changes import PodChanges
 from userspace_cni.kube.object_watch import ObjectWatch
@@ -105,6 +106,8 @@ class PortRounds(Loop):
         self._client: NorthboundClient = Client(remote[0], database, resident=True, tls=remote[1])
         self.on_write: Callable[[str], None] = lambda _: None
         """Told of each row that was written: "insert", "update" or "delete"."""
+        self.on_lacking: Callable[[Recipient, str], None] = lambda _whose, _why: None
+        """Told when a logical port cannot be, and why; of each reason once. It must not wait."""
         self.full_s: float | None = None
         """Seconds of the last look at everything; None before the first."""
         # only the thread uses these
@@ -215,6 +218,9 @@ class PortRounds(Loop):
 
     def _say_lacking(self, names: Collection[str], settled: Settled) -> None:
         """Keep why ports cannot be, of those that were judged; they are judged again in a while."""
+        for name, why in settled.lacking.items():
+            if self._lacking.get(name) != why:
+                self.on_lacking(settled.concerned[name], why)
         self._lacking = {name: why for name, why in self._lacking.items() if name not in names} | settled.lacking
         self._lacking_due = time.monotonic() + _LACKING_S
         reasons = sorted(set(self._lacking.values()))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from userspace_cni.base.errors import LogicalPortRefused
+from userspace_cni.base.notices import LOGICAL_PORT_MISSING
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.supervisor import StayingThread, Supervisor
 from userspace_cni.base.tenancy import require_logical_switch, require_without_security
@@ -17,7 +18,9 @@ from userspace_cni.controller.election import Election
 from userspace_cni.controller.note_writers import NoteWriters
 from userspace_cni.controller.pod_changes import PodChanges
 from userspace_cni.controller.port_rounds import PortRounds, PortSources, PortTimes, count_lag
+from userspace_cni.controller.status_events import COMPONENT
 from userspace_cni.kube.credentials import ApiSession
+from userspace_cni.kube.events import Events
 from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.object_requests import Objects
 from userspace_cni.kube.object_watch import ObjectWatch
@@ -58,7 +61,11 @@ def read_task(settings: Settings, remote: str = "", *, adopts: bool = False) -> 
         return allows(lambda: require_without_security(settings.rules, namespace, switch, ""))
 
     default = LogicalNetwork("default") if settings.ovn_default_network else None
-    return PortTask(remote, tls_files(settings, remote), PortRules(settings.ovn_naming, default, may_have, may_send, adopts))
+    return PortTask(
+        remote,
+        tls_files(settings, remote),
+        PortRules(settings.ovn_naming, default, may_have, may_send, adopts, settings.ovn_pod_ports),
+    )
 
 
 class PodPortKeeper(Supervisor):
@@ -90,6 +97,10 @@ class PodPortKeeper(Supervisor):
     def start(self) -> None:
         """Begin. Raises Unavailable."""
         self.begin(self._sources.pods, self._sources.nodes, self._sources.networks, self._notes, self.rounds)
+
+    def tell_by(self, events: Events) -> None:
+        """Have pods told by these Events of logical ports that cannot be."""
+        self.rounds.on_lacking = lambda whose, why: events.tell(whose, [LOGICAL_PORT_MISSING.finding(why)])
 
     def ask(self) -> None:
         """Have a round soon: something has changed, as who leads."""
@@ -133,12 +144,14 @@ class PortController(Supervisor):
         super().__init__()
         self.election = Election(Objects(session), namespace, on_change=self._changed, name=LEASE)
         self.metrics = ControllerMetrics(lambda: self.election.leading, {})
+        self.events = Events(session, "", self.metrics.count_dropped_events, component=COMPONENT)
         self.ports = PodPortKeeper(session, task, lambda: self.election.leading, self.metrics)
+        self.ports.tell_by(self.events)
         self.page_ports: Sequence[StayingThread] = ()
 
     def start(self) -> None:
         """Begin. Raises Unavailable."""
-        self.begin(*self.page_ports, self.election, self.ports)
+        self.begin(*self.page_ports, self.events, self.election, self.ports)
 
     def obstacles(self) -> list[str]:
         """The reasons why this process could not act now, or does not do all that it should."""

@@ -27,13 +27,14 @@ _KUBE_OVN: Final = "kube-ovn"
 @dataclass(frozen=True, slots=True)
 class LogicalInterface:
     """An interface of a pod that is a logical port. `port`: the logical port's name; `is_first`: of the pod's logical ports;
-    `mac`: the one that the pod asks for, "" for any."""
+    `mac`: the one that the pod asks for, "" for any; `number`: of the pod's logical ports, from 1."""
 
     port: str
     ifname: str
     network: LogicalNetwork
     is_first: bool
     mac: str = ""
+    number: int = 1
 
 
 def list_interfaces(
@@ -54,7 +55,7 @@ def list_interfaces(
             is_first = not found and (naming != _KUBE_OVN or each.ifname == DEFAULT_INTERFACE)
             further = "" if is_first else _further(each, network, pod, naming)
             port = logical_port_name(naming, pod.namespace, pod.owner, further)
-            found.append(LogicalInterface(port, each.ifname, network, is_first, each.mac))
+            found.append(LogicalInterface(port, each.ifname, network, is_first, each.mac, len(found) + 1))
     return tuple(found)
 
 

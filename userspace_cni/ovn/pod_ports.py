@@ -18,6 +18,7 @@ from typing import Final
 
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.logical_ports import NODE_SWITCH
+from userspace_cni.base.notices import Recipient
 from userspace_cni.base.subnets import Address
 from userspace_cni.ovn.address_book import AddressBook, Interface, SwitchSubnet
 from userspace_cni.ovn.cluster_pods import ClusterPod, LogicalNetwork, PodNode
@@ -56,13 +57,14 @@ _MAC: Final = "0a:58"
 class PortRules:
     """What the administrator has said. `naming`: of logical ports; `default`: the cluster's default network, None where it is
     none of OVN's; `may_have`: whether pods of a namespace may have ports of a switch; `may_send`: whether these may send from any
-    address; `adopts`: rows of our names without a mark become ours."""
+    address; `adopts`: rows of our names without a mark become ours; `most`: ports of one pod."""
 
     naming: str
     default: LogicalNetwork | None
     may_have: Callable[[str, str], bool] = lambda _namespace, switch: switch == NODE_SWITCH
     may_send: Callable[[str, str], bool] = lambda _namespace, _switch: False
     adopts: bool = False
+    most: int = 8
 
 
 @dataclass(frozen=True)
@@ -80,11 +82,13 @@ class LogicalFacts:
 
 @dataclass
 class Settled:
-    """What is to be written: `changes` of rows, in order, and afterwards `notes`; `lacking`: why ports cannot be, by name."""
+    """What is to be written: `changes` of rows, in order, and afterwards `notes`; `lacking`: why ports cannot be, by name, and
+    `concerned`: whose they would be."""
 
     changes: list[PortChange] = field(default_factory=list)
     notes: list[AddressNote] = field(default_factory=list)
     lacking: dict[str, str] = field(default_factory=dict)
+    concerned: dict[str, Recipient] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,10 @@ class _Given:
 class _Claimant:
     pod: ClusterPod
     interface: LogicalInterface
+
+    @property
+    def recipient(self) -> Recipient:
+        return Recipient(self.pod.namespace, self.pod.name, self.pod.uid, self.interface.ifname)
 
 
 class PodPorts:
@@ -179,7 +187,7 @@ class PodPorts:
         told: dict[Key, ClusterPod] = {}
         for name, claimants in claimed:
             if reason := self._settle_port(name, claimants, found.get(name), settled):
-                settled.lacking[name] = reason
+                settled.lacking[name], settled.concerned[name] = reason, claimants[0].recipient
             else:
                 told |= {f"{each.pod.namespace}/{each.pod.name}": each.pod for each in claimants}
         for key, pod in told.items():
@@ -348,7 +356,9 @@ class PodPorts:
 
     def _why_refused(self, claimant: _Claimant) -> str:
         """Why the administrator's rules do not allow the port, "" where they do."""
-        namespace, network = claimant.pod.namespace, claimant.interface.network
+        namespace, network, rules = claimant.pod.namespace, claimant.interface.network, self._rules
+        if claimant.interface.number > rules.most:
+            return f"pod {namespace}/{claimant.pod.name} has more than {rules.most} logical ports (setting ovn_pod_ports)"
         if not self._rules.may_have(namespace, network.switch):
             return f"pods of namespace {namespace!r} cannot have ports of logical switch {network.switch!r}"
         if network.without_security and not self._rules.may_send(namespace, network.switch):

@@ -426,6 +426,22 @@ def test_only_a_rule_gives_a_port_without_port_security(ovn: dict[str, Any]) -> 
     assert world.rows == {}
 
 
+def test_a_pod_has_a_bounded_number_of_ports() -> None:
+    """It empties no small subnet; what is beyond is told to the pod, and a port that it has stays when the bound falls."""
+    networks = ",".join(["red-nad"] * 40)
+    world = World(replace(RULES, most=3), LogicalFacts(NODES, {"default/red-nad": keep_network(a_network())}, SWITCHES))
+    world.add(a_pod(**{"k8s.v1.cni.cncf.io__networks": networks}))
+    settled = world.settled()
+    assert set(world.rows) == {"default_app", "default_app_net1", "default_app_net2"}
+    assert (len(settled.lacking), settled.concerned["default_app_net3"].interface) == (38, "net3")
+    assert "pod default/app has more than 3 logical ports (setting ovn_pod_ports)" in settled.lacking["default_app_net3"]
+    rows = dict(world.rows)
+    world.rules = replace(RULES, most=1)
+    world.restart()
+    world.settled()
+    assert world.rows == rows
+
+
 def test_a_lease_that_is_not_known_opens_no_port() -> None:
     """A pod's author can remove what Multus notes: then the port sends nothing, unless a rule lets it send from anywhere."""
     world = World(facts=LogicalFacts(NODES, LEASES, SWITCHES))

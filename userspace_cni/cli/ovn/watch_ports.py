@@ -17,8 +17,8 @@ def watch_command(ctx: click.Context, adopt: bool) -> None:
 
     Several may run: the one that holds Lease and lock of the database acts. It needs an account of the API server (setting
     kubeconfig, or the pod's service account); root only where ovn_nb is not set, to ask the switch where the database is. The
-    controller does the same where ovn_nb is set. Settings: ovn_nb, ovn_naming, ovn_default_network, controller_namespace,
-    health_listen, metrics_listen, log_level, the rules.
+    controller does the same where ovn_nb is set. Settings: ovn_nb, ovn_naming, ovn_default_network, ovn_pod_ports,
+    controller_namespace, health_listen, metrics_listen, log_level, the rules.
 
     Exit code: 0 after SIGTERM, 2 without an account or for a bad setting, 3 when it cannot listen.
     """
