@@ -92,8 +92,8 @@ class Turn:
             mine = _in(place, record.steps)
             shared = self._journal.read_shared(place) or SharedHolders()
             made |= _made(mine, shared, self._driver)
-            others = shared.without_holder(record.key)
-            rivals |= dict.fromkeys(others.needs(step.resource.key) for step in mine if step.resource and step.resource.exclusive)
+            held = shared.without_holder(record.key).find_holders()
+            rivals |= dict.fromkeys(held.get(step.resource.key, "") for step in mine if step.resource and step.resource.exclusive)
         return record.to(record.state, made=tuple(sorted(made))), [key for key in rivals if key]
 
     def begin(self, record: Record, steps: Iterable[Step], deadline: Deadline, *, again: bool = False) -> list[Rest]:
@@ -324,8 +324,9 @@ def _hold(record: Record, place: str, journal: Journal, driver: DriverOf) -> Rec
     if not shared.holders and any(step.makes_place for step in mine):
         _require_separate(place, journal)
     others = shared.without_holder(record.key)
+    held = others.find_holders()
     for thing in (step.resource for step in mine):
-        holder = others.needs(thing.key) if thing and thing.exclusive else ""
+        holder = held.get(thing.key, "") if thing and thing.exclusive else ""
         if thing and holder:
             raise NameTaken(
                 f"{thing.key} is in use by the attachment {holder}",
@@ -341,13 +342,14 @@ def _hold(record: Record, place: str, journal: Journal, driver: DriverOf) -> Rec
 
 def _made(mine: tuple[Step, ...], shared: SharedHolders, driver: DriverOf) -> set[str]:
     """The keys of those things of a place's steps that we made, or will make."""
+    held = shared.find_holders()
     return {
         step.resource.key
         for step in mine
         if step.resource
         and (
             step.resource.key in shared.made
-            or (not shared.needs(step.resource.key) and (step.resource.exclusive or not driver(step).is_present(step)))
+            or (step.resource.key not in held and (step.resource.exclusive or not driver(step).is_present(step)))
         )
     }
 
@@ -375,7 +377,7 @@ def _is_ours_to_undo(key: str, step: Step, shared: SharedHolders | None) -> bool
     if shared is None or key not in shared.holders or step.resource is None:
         return False
     thing = step.resource.key
-    return thing in shared.made and not shared.without_holder(key).needs(thing)
+    return thing in shared.made and thing not in shared.without_holder(key).find_holders()
 
 
 def _kept_by(step: Step, failures: Iterable[Failure]) -> Failure | None:

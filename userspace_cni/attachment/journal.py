@@ -66,9 +66,10 @@ class SharedHolders:
         holders = {other: steps for other, steps in self.holders.items() if other != key}
         return SharedHolders(self.made & _things(holders), holders)
 
-    def needs(self, thing: str) -> str:
-        """The first holder of the thing of that key; "" for none."""
-        return next((key for key, steps in self.holders.items() if thing in keys_of(steps)), "")
+    def find_holders(self) -> Mapping[str, str]:
+        """The first holder of each thing that one holds, by the thing's key."""
+        held = [(thing, key) for key, steps in self.holders.items() for thing in keys_of(steps)]
+        return dict(reversed(held))
 
 
 def _read_made(raw: Mapping[str, Any]) -> frozenset[str]:

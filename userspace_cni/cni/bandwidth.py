@@ -77,6 +77,8 @@ def limits_of(annotations: Mapping[str, str], interface: PodInterface) -> Limits
     `userspace/bandwidth` names interfaces, kube-ovn's annotations networks; those of kubernetes.io are the default interface's.
     Raises InvalidConfig naming the annotation.
     """
+    if not annotations:
+        return UNLIMITED
     own = _own_limits(annotations, interface)
     theirs = _kubeovn_limits(annotations, interface)
     default = _default_limits(annotations) if interface.is_default else UNLIMITED
@@ -126,12 +128,12 @@ def require_possible(limits: Limits, kind: PortKind | None, mtu: int | None, whe
 
 
 def _read_rates(raw: Mapping[str, Any], place: str, netem: Netem | None = None) -> Limits:
-    for key in keys.PARTIAL:
+    for key in (each for each in keys.PARTIAL if each in raw):
         if subnets := read_typed(raw, key, list, [], path=f"{place}."):
             raise UnsupportedField(
                 f"key '{place}.{key}' is {subnets!r}: a port's limit holds for all of its traffic", "remove it, or the limit"
             )
-    values = {key: read_typed(raw, key, int, 0, path=f"{place}.") for key in keys.BANDWIDTH}
+    values = {key: read_typed(raw, key, int, 0, path=f"{place}.") for key in keys.BANDWIDTH if key in raw}
     for key, value in values.items():
         if value > BURST_MAX:
             raise InvalidConfig(f"key '{place}.{key}' is {value}", f"it must be {BURST_MAX} at most")

@@ -264,6 +264,8 @@ def read(held: Mapping[str, Any], path: str) -> Any:
     """
     key = key_at(path)
     value: Any = held.get(key.name)
+    if value is None and not key.required:
+        return None
     if key.also and isinstance(value, key.also) and not isinstance(value, bool):
         value = str(value)
     else:

@@ -59,7 +59,7 @@ class LegacyDriver(Driver[LegacyRecord]):
         """The mount at `target`, if an attachment of ours holds it."""
         for place, shared in self._journal.places():
             mount = PodMount(place, place, target).resource
-            if shared.needs(mount.key):
+            if mount.key in shared.find_holders():
                 return mount
         return None
 

@@ -6,6 +6,7 @@ Only for rows that no transaction has changed: a Draft changes none.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 import ovs.db.data
@@ -51,6 +52,11 @@ def table_of(row: Any) -> str:
 def by_uuid(row: Any) -> list[Any]:
     """The condition that chooses this row."""
     return [["_uuid", "==", as_json(row.uuid)]]
+
+
+def as_row(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of a row as OVSDB writes them."""
+    return {column: as_json(value) for column, value in columns.items()}
 
 
 def as_json(value: Any) -> Any:

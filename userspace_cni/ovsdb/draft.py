@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from ovs.db import idl as ovs_idl
 
-from userspace_cni.ovsdb.column_values import Json, as_json, by_uuid, table_of, value_of
+from userspace_cni.ovsdb.column_values import Json, as_json, as_row, by_uuid, columns_of, table_of
 from userspace_cni.ovsdb.replica import Replica
 
 Operation = dict[str, Any]
@@ -61,8 +61,7 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
 
     def verify(self, row: Any, *columns: str) -> None:
         """Commit only if these columns of the row are still what the replica shows, and the row is still there."""
-        shown = {column: as_json(value_of(row, column)) for column in columns}
-        self.expect(table_of(row), by_uuid(row), [shown])
+        self.expect(table_of(row), by_uuid(row), [as_row(columns_of(row, *columns))])
 
     def expect(self, table: str, where: list[Any], rows: list[Operation], *, until: str = "==") -> None:
         """Commit only if at this point of the transaction the rows chosen by `where` are (with "!=": are not) `rows`."""
@@ -75,7 +74,7 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
 
         `row_id`: its UUID, else the server's choice. A server of OVS 3.1 or later takes it, and refuses one that a row has.
         """
-        row = {column: as_json(value) for column, value in columns.items()}
+        row = as_row(columns)
         if row_id is not None:
             self.add_op({"op": "insert", "table": table, "uuid": str(row_id), "row": row})
             return ("uuid", str(row_id))
@@ -85,8 +84,7 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
         return ("named-uuid", name)
 
     def update(self, row: Any, columns: dict[str, Any]) -> None:
-        changes = {column: as_json(value) for column, value in columns.items()}
-        self.add_op({"op": "update", "table": table_of(row), "where": by_uuid(row), "row": changes})
+        self.add_op({"op": "update", "table": table_of(row), "where": by_uuid(row), "row": as_row(columns)})
 
     def delete(self, row: Any) -> None:
         """Delete the row, which must be of a root table and referred to by none."""

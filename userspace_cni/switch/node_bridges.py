@@ -21,9 +21,8 @@ from userspace_cni.switch.link_names import LinkNames
 from userspace_cni.switch.ovsdb.rows.bridge_row import WRITTEN, desired_node_bridge, find_bridge_differences
 from userspace_cni.switch.ovsdb.rows.desired import MarkedRows
 from userspace_cni.switch.ovsdb.rows.marks import marks_of, owns
-from userspace_cni.switch.ports import PortDriver
+from userspace_cni.switch.ports import PortDriver, RowWriter
 from userspace_cni.switch.read_back import ReadBack
-from userspace_cni.switch.row_writer import RowWriter
 
 if TYPE_CHECKING:
     from userspace_cni.switch.ovsdb.switch_database import SwitchSession

@@ -31,12 +31,12 @@ from userspace_cni.switch.ovsdb.rows.port_row import desired_port, find_differen
 from userspace_cni.switch.ovsdb.switch_database import SwitchClient
 from userspace_cni.switch.port_sockets import GivenUp, NoSockets, PortSockets
 from userspace_cni.switch.read_back import ReadBack
-from userspace_cni.switch.row_writer import RowWriter
 from userspace_cni.switch.switch_view import SwitchView
 
 if TYPE_CHECKING:
     from userspace_cni.ovsdb.database import Clause
     from userspace_cni.switch.ovsdb.put import Put
+    from userspace_cni.switch.ovsdb.rows.desired import DesiredRows
     from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
 
@@ -47,6 +47,34 @@ class PortSettings:
 
     afxdp_max: int = 0
     ovn_rundir: str = "/var/run/ovn"
+
+
+class RowWriter:
+    """Writes one set of rows. `held`: the names that it takes; `afxdp_max`: as that of Put; `why_anew`: what a warning says when
+    ovs-vswitchd has to open anew what is there."""
+
+    def __init__(self, rows: DesiredRows, held: LinkNames, afxdp_max: int, why_anew: str = "") -> None:
+        self._rows = rows
+        self._held = held
+        self._afxdp_max = afxdp_max
+        self._why_anew = why_anew
+
+    def write(self, session: SwitchSession, deadline: Deadline) -> Put:
+        """Commit the rows; the command that has written the last of them. Raises as Put and LinkNames."""
+        from userspace_cni.switch.ovsdb.put import Put
+        from userspace_cni.switch.ovsdb.switch_reads import find_missing
+
+        rows, held = self._rows, self._held
+        while True:
+            for name in find_missing(session, rows.new_names) - held.names:
+                held.hold(name, session, deadline, gets_tap=rows.new_names[name])
+            command = Put(session, rows, self._afxdp_max, frozenset(held.names))
+            session.transact([command], deadline)
+            if command.stale:
+                say("warning", self._why_anew)
+                held.read_back.wait(command.done, deadline, or_dead=True)
+            elif not command.unheld:  # else another process has taken the bridge away since the look
+                return command
 
 
 class PortDriver(SwitchView, Driver[OvsPort]):
@@ -88,17 +116,6 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         SwitchRefused: a bridge of another datapath type, a limit that this kind of port cannot have, rows that ovsdb-server
         rejects, or, from the returned function, Interface.error of ovs-vswitchd and a limit that it has not set.
         """
-        return self._begin(step, deadline)
-
-    def make_again(self, step: OvsPort, deadline: Deadline) -> Callable[[], None]:
-        """As `apply`; OVN installs a port that is there again when it can, and nothing is left to be done here then."""
-        return self._begin(_not_awaited(step), deadline)
-
-    def put_back(self, step: OvsPort, deadline: Deadline) -> Callable[[], None]:
-        """As `make_again`."""
-        return self._begin(_not_awaited(step), deadline)
-
-    def _begin(self, step: OvsPort, deadline: Deadline) -> Callable[[], None]:
         from userspace_cni.ovsdb.replica import SessionLost
 
         anew = step.interface.link_by == "switch" and not self._links.index(step.name)
@@ -139,6 +156,14 @@ class PortDriver(SwitchView, Driver[OvsPort]):
                 self.client.use(lambda session: served(add(session)), needs, what, deadline)
 
         return rest
+
+    def make_again(self, step: OvsPort, deadline: Deadline) -> Callable[[], None]:
+        """As `apply`; OVN installs a port that is there again when it can, and nothing is left to be done here then."""
+        return self.apply(_not_awaited(step), deadline)
+
+    def put_back(self, step: OvsPort, deadline: Deadline) -> Callable[[], None]:
+        """As `make_again`."""
+        return self.apply(_not_awaited(step), deadline)
 
     def undo(self, step: OvsPort | PortRef, deadline: Deadline) -> None:
         """Delete port, interface and QoS row, and the bridge if we made it and this was its last port.

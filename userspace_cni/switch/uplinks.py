@@ -33,9 +33,8 @@ from userspace_cni.switch.ovsdb.rows.uplink_row import (
     why_other_mtu,
     why_unable,
 )
-from userspace_cni.switch.ports import PortDriver
+from userspace_cni.switch.ports import PortDriver, RowWriter
 from userspace_cni.switch.read_back import ReadBack
-from userspace_cni.switch.row_writer import RowWriter
 
 if TYPE_CHECKING:
     from userspace_cni.switch.ovsdb.switch_database import SwitchSession

@@ -90,7 +90,8 @@ class Put(Command[SwitchSession]):
             return
         outdated = self._outdated(rows.port, port) if rows.port and port is not None else frozenset()
         self.stale = bool(rivals or outdated)
-        if added := self._afxdp_names() - list_afxdp_ports(api):
+        names = self._afxdp_names()
+        if names and (added := names - list_afxdp_ports(api)):  # it looks at all interfaces
             require_memory(txn, api, added, self._afxdp_max, adds=not self.stale)
         if bridge is None:
             draft.make(rows.bridge.columns, rows.bridge.local)
