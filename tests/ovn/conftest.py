@@ -1,7 +1,8 @@
-"""What tests of OVN share beside a switch."""
+"""What tests of OVN share beside a switch, and the gaps in traffic that they have measured."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,6 +11,7 @@ import pytest
 
 from tests.lab.ovn.central import Ovn
 from tests.lab.ovn.database import Authority, NorthboundDatabase
+from tests.lab.ovn.two_chassis import LONGEST_GAP
 from tests.lab.switch.switch import Switch
 from userspace_cni.base.deadline import Deadline
 
@@ -40,3 +42,14 @@ def ovn(switch: Switch) -> Iterator[Ovn]:
         yield started
     for bridge in switch.bridges():
         switch.vsctl("--no-wait", "del-br", bridge)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the gaps, with the version of OVN that had them."""
+    passed = terminalreporter.getreports("passed")
+    gaps = [(name, value) for each in passed for name, value in each.user_properties if name.endswith(LONGEST_GAP)]
+    if gaps:
+        told = subprocess.run(["ovn-controller", "--version"], capture_output=True, text=True, check=True).stdout
+        terminalreporter.section(told.splitlines()[0])
+        for name, value in gaps:
+            terminalreporter.line(f"{name}: {value}")

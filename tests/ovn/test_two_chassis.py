@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.lab.frames.exchanges import transfer
 from tests.lab.frames.taps import echoes
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.cluster_objects import node
-from tests.lab.ovn.two_chassis import NODES, Pinging, TwoChassis
+from tests.lab.ovn.two_chassis import LONGEST_GAP, NODES, Pinging, TwoChassis
 from tests.lab.switch.switch import wait_until
 from tests.lab.switch.veths import inside
 from userspace_cni.base.back_off import BackOff
@@ -29,6 +29,7 @@ from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.pod_requests import Clients
 
 WATCHED = WatchTimes(page=100, back_off=BackOff(0.005, 0.02), confirm_s=0)
+Record = Callable[[str, object], None]
 KINDS = (("n1", True), ("n1", False), ("n2", True), ("n2", False))
 """Of each node a pod with a vhost-user port and one with a veth."""
 
@@ -116,17 +117,45 @@ def test_all_pods_reach_each_other(world: World) -> None:
         transfer(source.netns, target.netns, target.address, 1 << 20)
 
 
-@pytest.mark.parametrize("name", ["northd", "nb", "sb", "n1", "n2"])
-def test_a_daemon_is_killed_under_traffic(world: World, name: str, record_property: Callable[[str, object], None]) -> None:
-    """Pods of one node and of both go on to answer; the longest gap is printed."""
+@contextmanager
+def pinged(world: World, what: str, record: Record) -> Iterator[None]:
+    """Pods of one node and of both answer before and after the block, and the longest time that none did is told."""
     (one, near), (_, far) = world.pair(local=True), world.pair(local=False)
     for pod in (near, far):
         wait_until(lambda pod=pod: echoes(one.netns, pod.address), what=f"{one} -> {pod}")  # type: ignore[misc]
     with Pinging(one.netns, near.address) as local, Pinging(one.netns, far.address) as cross:
-        world.ovn.kill(name)
-        world.ovn.start(name)
+        yield
         wait_until(lambda: world.ovn.nbctl("--timeout=60", "--wait=hv", "sync") == "", what="all chassis follow again")
     for kind, pinging in (("local", local), ("cross", cross)):
-        record_property(f"{name} {kind} longest gap ms", round(pinging.gap_s * 1000))
-        print(f"{name} killed: {kind}: longest gap {pinging.gap_s * 1000:.0f} ms of {len(pinging.answers)} answers")
+        record(f"{what}, {kind}: {LONGEST_GAP}", round(pinging.gap_s * 1000))
     assert all(echoes(one.netns, pod.address, seconds=60) for pod in (near, far))
+
+
+def test_nothing_happens_under_traffic(world: World, record_property: Record) -> None:
+    """What the echo requests themselves show, for comparison."""
+    with pinged(world, "nothing", record_property):
+        pass
+
+
+@pytest.mark.parametrize("name", ["northd", "nb", "sb", "n1", "n2"])
+def test_a_daemon_is_killed_under_traffic(world: World, name: str, record_property: Record) -> None:
+    """Pods of one node and of both go on to answer; n1 and n2 are the nodes' controllers."""
+    with pinged(world, f"{name} killed", record_property):
+        world.ovn.kill(name)
+        world.ovn.start(name)
+
+
+@pytest.mark.parametrize("option", ["--restart", ""])
+def test_a_controller_ends_in_good_order_under_traffic(world: World, option: str, record_property: Record) -> None:
+    """Without the option it also takes its chassis away, and comes back as if it were new."""
+    with pinged(world, f"n1 exit {option}".strip(), record_property):
+        world.ovn.leave("n1", *option.split())
+        world.ovn.start("n1")
+
+
+def test_a_switch_is_killed_under_traffic(world: World, record_property: Record) -> None:
+    """Its ports, flows and tunnels come back with it."""
+    switch = world.ovn.switches["n1"]
+    with pinged(world, "ovs-vswitchd of n1 killed", record_property):
+        switch.kill_vswitchd()
+        switch.restart_vswitchd()

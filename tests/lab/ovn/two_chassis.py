@@ -25,9 +25,13 @@ from tests.lab.switch.veths import inside, veth
 
 INTEGRATION: Final = "br-int"
 NODES: Final = ("n1", "n2")
+LONGEST_GAP: Final = "longest gap in ms"
+"""The end of the name of a test's property that the run prints."""
 _DAEMON: Final = ("--detach", "--no-chdir", "-vconsole:off", "-vsyslog:off")
 _UNDERLAY, _NIC = "br-phy", "nic0"
 _AFTER_S: Final = 1.0
+_LONGEST_S: Final = 120
+"""When nothing answers any more, the echo requests end."""
 _SPARE: Final = 58
 """Bytes that Geneve takes of a frame (over IPv4)."""
 MTU: Final = 1500 - _SPARE
@@ -88,6 +92,13 @@ class TwoChassis(Started):
             return
         wait_until(lambda: not runs(pid), what=f"the end of {name}")
         file.unlink(missing_ok=True)
+
+    def leave(self, node: str, *options: str) -> None:
+        """End the controller of a node as `ovn-appctl exit` does: it takes its chassis out of the database, or not, by option."""
+        pid = int((self._dir / f"{node}.pid").read_text())
+        control = f"{self._dir}/run-{node}/ovn-controller.{pid}.ctl"
+        self._run("ovn-appctl", "-t", control, "exit", *options)
+        wait_until(lambda: not runs(pid), what=f"the end of {node}")
 
     def start(self, name: str) -> None:
         """Start it again as it was."""
@@ -160,7 +171,7 @@ class Pinging:
     """Echo requests, fifty a second, while a block runs; afterwards `gap_s` is the longest time between two answers."""
 
     def __init__(self, pod: str, address: str) -> None:
-        self._argv = ["nsenter", f"--net={pod}", "ping", "-n", "-D", "-i", "0.02", address]
+        self._argv = ["nsenter", f"--net={pod}", "ping", "-n", "-D", "-i", "0.02", "-w", str(_LONGEST_S), address]
         self.answers: list[float] = []
 
     def __enter__(self) -> Self:
