@@ -69,6 +69,8 @@ SAMPLE: Final = (
     "tests/cni/test_recordings.py",
     "tests/cni/test_smoke.py",
     "tests/ovn/test_logical_ports.py",
+    "tests/ovn/test_ovn_setup.py",
+    "tests/ovn/test_two_chassis.py",
     "tests/ovs/test_kernel_ports.py",
     "tests/ovs/test_mirrors.py",
     "tests/ovs/test_port_counters.py",
