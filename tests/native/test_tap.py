@@ -94,7 +94,11 @@ class Running:
 
 
 def packet_socket(pod: str) -> socket.socket:
-    """A socket that sends and receives frames of our own EtherType at the tap."""
+    """A socket that sends and receives frames of our own EtherType at the tap, once the kernel takes frames for it.
+
+    It does a moment after the link has its carrier; what is sent before is lost.
+    """
+    wait_until(lambda: links(pod)["net1"]["operstate"] == "UP", SECONDS, "a link that sends")
     made = socket_in(pod, socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETHERTYPE))
     made.bind(("net1", ETHERTYPE))
     return made
