@@ -172,13 +172,14 @@ class PortRounds(Loop):
 
     def _look(self, pods: Mapping[str, ClusterPod | None], *, is_full: bool, deadline: Deadline) -> None:
         """Judge what has changed, or everything, and write the difference. Raises Unavailable, RowsRefused."""
-        began = time.monotonic()
+        began, due = time.monotonic(), self._full_due
+        self._full_due = 0.0  # what was taken here is judged again, unless all of it succeeds
         session = self._client.require_session()
         is_new, names, facts = session.look(self._view.take)
-        is_full = is_full or is_new
-        if self._take_facts(facts) or is_full:
-            is_full, pods = True, {**self._known, **pods}
-            self._full_due = 0.0  # again from the start, unless all of it succeeds
+        is_full = is_full or is_new or self._facts is None
+        names |= self._take_facts(facts)
+        if is_full:
+            pods = {**self._known, **pods}
         names |= self._ports.take_pods({key: pod for key, pod in pods.items() if pod is not None}, pods)
         if is_full:
             names |= {*self._ports.names, *self._view.ports}
@@ -187,33 +188,28 @@ class PortRounds(Loop):
         settled = self._ports.settle(names, self._view.ports, began)
         self._say_lacking(names, settled)
         self._write(session, settled, deadline)
+        self._full_due = due
         if is_full:
             self._full_due = began + self._times.full_s
             self.full_s = time.monotonic() - began
 
-    def _take_facts(self, found: NorthboundFacts) -> bool:
-        """Whether all ports are to be judged anew, because of what all depend on."""
+    def _take_facts(self, found: NorthboundFacts) -> set[str]:
+        """The ports that are to be judged anew because of what they depend on beside pods and rows."""
         nodes, networks = self._sources.nodes.objects() or {}, self._sources.networks.objects() or {}
         facts = LogicalFacts(nodes, networks, found.switches, found.routers, found.version, found.macs)
         if self._facts is not None and facts == self._facts:
-            return False
+            return set()
         is_first, self._facts = self._facts is None, facts
-        self._ports.take_facts(facts)
+        names = self._ports.take_facts(facts)
         for ended, pod in self._ended if is_first else ():
             self._ports.hold(pod, ended)
-        return True
+        return names
 
     def _write(self, session: NorthboundSession, settled: Settled, deadline: Deadline) -> None:
         """Rows, then notes. Raises Unavailable, RowsRefused; a later round does what was not done."""
         changes = [each for each in settled.changes if each.kind != "delete" or self._certain]
-        failed = True
-        try:
-            for first in range(0, len(changes), BATCH):
-                self._commit(session, changes[first : first + BATCH], deadline)
-            failed = False
-        finally:
-            if failed:
-                self._full_due = 0.0
+        for first in range(0, len(changes), BATCH):
+            self._commit(session, changes[first : first + BATCH], deadline)
         self._notes.put(settled.notes)
 
     def _say_lacking(self, names: Collection[str], settled: Settled) -> None:

@@ -59,6 +59,12 @@ def list_interfaces(
     return tuple(found)
 
 
+def list_definitions(pod: ClusterPod) -> frozenset[str]:
+    """The network definitions that the pod names, as "namespace/name", whether they are there or not."""
+    named = (pod.notes.get(DEFAULT_NETWORK, ""), pod.notes.get(NETWORKS, ""))
+    return frozenset(each.definition for text in named if text for each in _selected(text, pod.namespace))
+
+
 def read_lease(pod: ClusterPod, ifname: str) -> tuple[str, tuple[str, ...]]:
     """MAC and addresses of an interface, as Multus notes them after ADD; "" and () while it has noted none."""
     for each in _json_list(pod.notes.get(NETWORK_STATUS, "")):

@@ -22,8 +22,9 @@ from userspace_cni.base.notices import Recipient
 from userspace_cni.base.subnets import Address
 from userspace_cni.ovn.address_book import AddressBook, Interface, SwitchSubnet
 from userspace_cni.ovn.cluster_pods import ClusterPod, LogicalNetwork, PodNode
-from userspace_cni.ovn.pod_interfaces import LogicalInterface, list_interfaces, read_lease
+from userspace_cni.ovn.pod_interfaces import LogicalInterface, read_lease
 from userspace_cni.ovn.pod_notes import AddressNote, PortAddresses, make_note, read_noted_addresses
+from userspace_cni.ovn.port_claimants import Claimant, Key, PortClaimants
 from userspace_cni.ovn.port_rows import (
     ACTIVATION,
     CHASSIS,
@@ -41,9 +42,6 @@ from userspace_cni.ovn.port_rows import (
 )
 from userspace_cni.pod import launcher
 from userspace_cni.pod.mac import derive_mac, is_unicast
-
-Key = str
-"""A pod, as "namespace/name"."""
 
 _ACTIVATES: Final = (25, 9)
 """The first OVN that opens a migrated port at its guest's own announcement. Before, it waits for one of RARP, which a vhost-user
@@ -100,16 +98,6 @@ class _Given:
     addresses: PortAddresses
 
 
-@dataclass(frozen=True, slots=True)
-class _Claimant:
-    pod: ClusterPod
-    interface: LogicalInterface
-
-    @property
-    def recipient(self) -> Recipient:
-        return Recipient(self.pod.namespace, self.pod.name, self.pod.uid, self.interface.ifname)
-
-
 class PodPorts:
     """For one thread."""
 
@@ -118,18 +106,15 @@ class PodPorts:
         self._book = book or AddressBook()
         self._facts = LogicalFacts()
         self._node_switches: frozenset[str] = frozenset()
-        self._pods: dict[Key, ClusterPod] = {}
-        self._ports: dict[Key, tuple[LogicalInterface, ...]] = {}
-        self._claimants: dict[str, dict[Key, _Claimant]] = {}
+        self._claimants = PortClaimants(rules.default, rules.naming)
         self._given: dict[str, _Given] = {}
         self._ended: list[tuple[ClusterPod, float]] = []
         self._kept: dict[str, tuple[tuple[object, ...], DesiredLogicalPort]] = {}
 
-    def take_facts(self, facts: LogicalFacts) -> bool:
-        """These are the facts from now on; whether all pods have to be taken again, and their ports settled."""
+    def take_facts(self, facts: LogicalFacts) -> set[str]:
+        """These are the facts from now on: the names of the logical ports that have to be settled because of what has changed."""
         former, self._facts = self._facts, facts
-        if former.networks != facts.networks:
-            self._pods.clear()  # each pod is judged anew
+        names = self._claimants.take_networks(facts.networks)
         self._node_switches = frozenset(each.lower() for each in facts.nodes)
         if former.switches != facts.switches:
             self._book.set_switches(facts.switches)
@@ -138,22 +123,28 @@ class PodPorts:
         for name, addresses in facts.routers.items():
             self._book.claim(f"router port {name}", addresses)
             self._book.claim_macs(f"router port {name}", "", filter(None, [facts.macs.get(name)]))
-        return former != facts
+        if former.version != facts.version:
+            names.update(self._claimants.names)
+        else:
+            names |= self._list_placed(_changed(former.nodes, facts.nodes), _changed(former.switches, facts.switches))
+        for name in names:
+            self._kept.pop(name, None)
+        return names
+
+    def _list_placed(self, nodes: set[str], switches: set[str]) -> set[str]:
+        """The ports of pods on these nodes, and those of these switches, a node's own too."""
+        if not nodes and not switches:
+            return set()
+        switches = {*switches, *map(str.lower, nodes)}
+        names = {name for name, given in self._given.items() if given.switch in switches}
+        for name in self._claimants.names:
+            if any(each.pod.node in nodes or self._switch_of(each) in switches for each in self._claimants.of(name)):
+                names.add(name)
+        return names
 
     def take_pods(self, pods: Mapping[Key, ClusterPod], changed: Iterable[Key]) -> set[str]:
         """These of the pods have changed, or are gone: the names of the logical ports that have to be settled."""
-        names: set[str] = set()
-        for key in changed:
-            pod, former = pods.get(key), self._pods.get(key)
-            if pod is None:
-                self._pods.pop(key, None)
-            else:
-                self._pods[key] = pod
-            if pod is None or former is None or former != pod:
-                names |= self._connect(key, pod)
-            else:
-                names.update(each.port for each in self._ports.get(key, ()))
-        return names
+        return self._claimants.take_pods(pods, changed)
 
     def hold(self, pod: ClusterPod, ended: float) -> None:
         """Do not give the addresses that the annotations of this pod say, which ended then, until they have been held.
@@ -165,15 +156,15 @@ class PodPorts:
     @property
     def names(self) -> Collection[str]:
         """The logical ports that pods are to have."""
-        return self._claimants.keys()
+        return self._claimants.names
 
     def settle(self, names: Iterable[str], found: Mapping[str, FoundLogicalPort], now: float) -> Settled:
         """What has to be written for these ports. `found`: the rows by name; `now`: seconds of a clock that never goes back."""
         settled, claimed = Settled(), []
         self._book.expire(now)
         for name in sorted(set(names)):
-            if name in self._claimants:
-                claimed.append((name, self._claimants_of(name)))
+            if name in self._claimants.names:
+                claimed.append((name, self._claimants.of(name)))
             else:
                 self._unclaim(name, found.get(name), now, settled)
         claimed.sort(
@@ -199,34 +190,9 @@ class PodPorts:
         """When an address becomes free that was held; infinity for never."""
         return self._book.expire(now)
 
-    # -- who has a port -----------------------------------------------------------------------------------------------------
+    # -- addresses ----------------------------------------------------------------------------------------------------------
 
-    def _connect(self, key: Key, pod: ClusterPod | None) -> set[str]:
-        former = self._ports.pop(key, ())
-        names = {each.port for each in former}
-        for name in names:
-            claimants = self._claimants[name]
-            claimants.pop(key, None)
-            if not claimants:
-                del self._claimants[name]
-        if pod is not None and pod.is_connected:
-            rules = self._rules
-            ports = list_interfaces(pod, self._facts.networks, rules.default, rules.naming)
-            if ports:
-                self._ports[key] = ports
-            for each in ports:
-                self._claimants.setdefault(each.port, {})[key] = _Claimant(pod, each)
-                names.add(each.port)
-        return names
-
-    def _claimants_of(self, name: str) -> list[_Claimant]:
-        """Who has the port: a pod; of a VM that migrates the launchers, that in which it began first."""
-        found = self._claimants[name]
-        return (
-            sorted(found.values(), key=lambda each: (each.pod.created, each.pod.name)) if len(found) > 1 else list(found.values())
-        )
-
-    def _is_confirmed(self, name: str, claimants: list[_Claimant], found: FoundLogicalPort | None) -> bool:
+    def _is_confirmed(self, name: str, claimants: list[Claimant], found: FoundLogicalPort | None) -> bool:
         """Whether the port has its addresses, or a row of ours that has all that the annotations say."""
         uid, given = claimants[0].pod.owner_uid, self._given.get(name)
         if given is not None and given.uid == uid:
@@ -236,11 +202,9 @@ class PodPorts:
         has = {*map(str, read_row_addresses(found)), *read_row_macs(found)}
         return all(_words(each) <= has for each in claimants)
 
-    # -- addresses ----------------------------------------------------------------------------------------------------------
-
     def _hold(self, pod: ClusterPod, ended: float) -> None:
-        for each in list_interfaces(pod, self._facts.networks, self._rules.default, self._rules.naming):
-            said = _noted(_Claimant(pod, each))
+        for each in self._claimants.list_of(pod):
+            said = _noted(Claimant(pod, each))
             if said is not None and _is_one_of_each(said.ips) and not self._book.claim(f"ended {pod.uid} {each.port}", said.ips):
                 self._book.release(f"ended {pod.uid} {each.port}", ended)
 
@@ -255,7 +219,7 @@ class PodPorts:
             if change := find_change(None, found):
                 settled.changes.append(change)
 
-    def _claim(self, name: str, claimants: list[_Claimant], found: FoundLogicalPort | None, now: float) -> None:
+    def _claim(self, name: str, claimants: list[Claimant], found: FoundLogicalPort | None, now: float) -> None:
         """Have the port keep what it has, or what annotations or its row say."""
         first, given = claimants[0], self._given.get(name)
         uid = first.pod.owner_uid
@@ -282,7 +246,7 @@ class PodPorts:
         if found is not None and found.options.get(VERSION) == uid and self._may_change(found):
             self._keep(name, first, _of_row(found, self._subnets(self._switch_of(first))))
 
-    def _keep(self, name: str, claimant: _Claimant, said: PortAddresses | None) -> bool:
+    def _keep(self, name: str, claimant: Claimant, said: PortAddresses | None) -> bool:
         """Have the port have these addresses, if a pod can and no other port has them."""
         if said is None:
             return False
@@ -300,7 +264,7 @@ class PodPorts:
         self._give(name, claimant, switch, said.ips, said.mac)
         return True
 
-    def _give(self, name: str, claimant: _Claimant, switch: str, ips: tuple[Interface, ...], mac: str) -> None:
+    def _give(self, name: str, claimant: Claimant, switch: str, ips: tuple[Interface, ...], mac: str) -> None:
         subnets = self._subnets(switch)
         gateways = tuple(
             each.gateway for each in subnets if each.gateway is not None and any(ip.ip in each.network for ip in ips)
@@ -310,11 +274,11 @@ class PodPorts:
         has = PortAddresses(whole, next(each for each in macs if self._book.claim_macs(name, switch, [each])), gateways)
         self._given[name] = _Given(claimant.pod.owner_uid, switch, has)
 
-    def _switch_of(self, claimant: _Claimant) -> str:
+    def _switch_of(self, claimant: Claimant) -> str:
         switch = claimant.interface.network.switch
         return claimant.pod.node.lower() if switch == NODE_SWITCH else switch
 
-    def _is_open(self, claimant: _Claimant, switch: str) -> bool:
+    def _is_open(self, claimant: Claimant, switch: str) -> bool:
         """Whether the pod can have a port of this switch: that of a node, or one that a rule names.
 
         A pod's author chooses its node's name, the addresses that its annotations say, and what its network says at any time.
@@ -329,7 +293,7 @@ class PodPorts:
 
     # -- rows ---------------------------------------------------------------------------------------------------------------
 
-    def _settle_port(self, name: str, claimants: list[_Claimant], found: FoundLogicalPort | None, settled: Settled) -> str:
+    def _settle_port(self, name: str, claimants: list[Claimant], found: FoundLogicalPort | None, settled: Settled) -> str:
         """Say what is to be written for a port that pods have; why it cannot be, "" when it can."""
         first = claimants[0]
         network = first.interface.network
@@ -354,7 +318,7 @@ class PodPorts:
             settled.changes.append(change)
         return ""
 
-    def _why_refused(self, claimant: _Claimant) -> str:
+    def _why_refused(self, claimant: Claimant) -> str:
         """Why the administrator's rules do not allow the port, "" where they do."""
         namespace, network, rules = claimant.pod.namespace, claimant.interface.network, self._rules
         if claimant.interface.number > rules.most:
@@ -371,9 +335,9 @@ class PodPorts:
     def _may_change(self, found: FoundLogicalPort) -> bool:
         return found.is_ours or self._rules.adopts
 
-    def _built(self, name: str, claimants: list[_Claimant], switch: str) -> DesiredLogicalPort:
+    def _built(self, name: str, claimants: list[Claimant], switch: str) -> DesiredLogicalPort:
         """The port as it is to be; it is built anew when what it follows from has changed."""
-        basis = (self._facts, switch, self._given.get(name), *claimants)
+        basis = (switch, self._given.get(name), *claimants)
         known = self._kept.get(name)
         if (
             known is None
@@ -383,7 +347,7 @@ class PodPorts:
             known = self._kept[name] = basis, self._desired(name, claimants, switch)
         return known[1]
 
-    def _desired(self, name: str, claimants: list[_Claimant], switch: str) -> DesiredLogicalPort:
+    def _desired(self, name: str, claimants: list[Claimant], switch: str) -> DesiredLogicalPort:
         first, network = claimants[0], claimants[0].interface.network
         given = self._given.get(name)
         has = given.addresses if given else self._leased(name, first)
@@ -406,7 +370,7 @@ class PodPorts:
     def _chassis_of(self, node: str) -> str:
         return self._facts.nodes[node].chassis if node in self._facts.nodes else node
 
-    def _leased(self, name: str, claimant: _Claimant) -> PortAddresses | None:
+    def _leased(self, name: str, claimant: Claimant) -> PortAddresses | None:
         """What the network's IPAM plugin has leased; None while that is not known, and for addresses that are not to be known."""
         has, switch = _lease(claimant), self._switch_of(claimant)
         if has is None or any(ip.ip == each.gateway for ip in has.ips for each in self._subnets(switch)):
@@ -421,11 +385,15 @@ class PodPorts:
 
     def _has(self, key: Key, lacking: Mapping[str, str]) -> list[tuple[LogicalInterface, PortAddresses]]:
         """The interfaces of a pod whose addresses are to be noted in it, with these."""
-        ports = [each for each in self._ports.get(key, ()) if each.port in self._given and each.port not in lacking]
+        ports = [each for each in self._claimants.interfaces(key) if each.port in self._given and each.port not in lacking]
         return [(each, self._given[each.port].addresses) for each in ports]
 
 
-def _lease(claimant: _Claimant) -> PortAddresses | None:
+def _changed(former: Mapping[str, object], now: Mapping[str, object]) -> set[str]:
+    return {each for each in former.keys() | now.keys() if former.get(each) != now.get(each)}
+
+
+def _lease(claimant: Claimant) -> PortAddresses | None:
     """What Multus notes of the IPAM plugin's lease, in an annotation that the pod's author may write, too; None for nothing."""
     if claimant.interface.network.source != "ipam":
         return None
@@ -434,13 +402,13 @@ def _lease(claimant: _Claimant) -> PortAddresses | None:
     return PortAddresses(ips, mac) if ips and is_unicast(mac) else None
 
 
-def _words(claimant: _Claimant) -> set[str]:
+def _words(claimant: Claimant) -> set[str]:
     """All addresses and MACs that the pod says its port has."""
     said = _lease(claimant) if claimant.interface.network.source == "ipam" else _noted(claimant)
     return set(filter(None, [claimant.interface.mac, *([said.mac, *(str(each.ip) for each in said.ips)] if said else [])]))
 
 
-def _noted(claimant: _Claimant) -> PortAddresses | None:
+def _noted(claimant: Claimant) -> PortAddresses | None:
     """What the pod's annotations say; what cannot be meant is as good as nothing, and is written over."""
     try:
         return read_noted_addresses(claimant.pod, claimant.interface)
@@ -470,14 +438,14 @@ def _with_length(ip: Interface, subnets: tuple[SwitchSubnet, ...]) -> Interface:
     return ip if network is None else type(ip)(f"{ip.ip}/{network.prefixlen}")
 
 
-def _macs_for(claimant: _Claimant, said: str, ips: tuple[Interface, ...]) -> Iterator[str]:
+def _macs_for(claimant: Claimant, said: str, ips: tuple[Interface, ...]) -> Iterator[str]:
     """The MACs that a port is to have, the first that no other has: what its pod asks for, what follows from its address."""
     yield from filter(None, (claimant.interface.mac, said, _mac_of(claimant, ips)))
     for number in count():
         yield derive_mac(claimant.pod.namespace, claimant.pod.name, claimant.interface.ifname, str(number))
 
 
-def _mac_of(claimant: _Claimant, ips: tuple[Interface, ...]) -> str:
+def _mac_of(claimant: Claimant, ips: tuple[Interface, ...]) -> str:
     """The MAC of an interface for which none is given: of a VM as the sidecar derives it, else that of its IPv4 address."""
     pod, ifname = claimant.pod, claimant.interface.ifname
     if pod.owner != pod.name:

@@ -56,6 +56,7 @@ class World:
         """A controller that knows nothing but what is in server and database."""
         self.ports = PodPorts(self.rules)
         self.changed: set[str] = set()
+        self.known: set[str] = set()
 
     def add(self, *pods: dict[str, Any]) -> None:
         self.raw |= {f"{each['metadata']['namespace']}/{each['metadata']['name']}": each for each in pods}
@@ -67,8 +68,12 @@ class World:
         """Do what is to be done once, for all pods and rows; what it was."""
         self.ports.take_facts(self.facts)
         pods = self.pods()
-        self.ports.take_pods(pods, {*pods, *self.ports._ports})
-        names = {*self.ports.names, *self.rows, *self.changed}
+        self.ports.take_pods(pods, {*pods, *self.known})
+        self.known = set(pods)
+        return self.do({*self.ports.names, *self.rows, *self.changed})
+
+    def do(self, names: set[str]) -> Settled:
+        """Do what is to be done for these ports."""
         settled = self.ports.settle(names, self.rows, self.now)
         self.changed = {change.name for change in settled.changes}
         for change in settled.changes:
@@ -673,3 +678,54 @@ def test_the_result_follows_from_the_objects_alone() -> None:
         world.settled()
         found.append(world.rows)
     assert found[0] == found[1]
+
+
+NAD = "k8s.v1.cni.cncf.io/networks"
+
+
+def changed_by(world: World, facts: LogicalFacts) -> set[str]:
+    """The ports that have to be settled after these facts; then they are, and nothing else is left to do."""
+    names = world.ports.take_facts(facts)
+    world.facts = facts
+    assert world.do(names).lacking == {}
+    assert world.settled() == Settled()
+    return names
+
+
+def test_a_network_that_changes_is_judged_for_its_pods_alone() -> None:
+    """Also one that is made later, or named as the pod's default network; the ports of other pods are not looked at."""
+    rules = replace(RULES, may_send=lambda *_: True)
+    world = World(rules, LogicalFacts(NODES, {"default/other": keep_network(a_network())}, SWITCHES))
+    world.add(a_pod("plain"), a_pod("user"), a_pod("first"), a_pod("of-other"))
+    world.raw["default/user"]["metadata"]["annotations"] = {NAD: "red-nad@eth7"}
+    world.raw["default/first"]["metadata"]["annotations"] = {"v1.multus-cni.io/default-network": "red-nad"}
+    world.raw["default/of-other"]["metadata"]["annotations"] = {NAD: "other@eth7"}
+    world.settled()
+    assert set(world.rows) == {"default_plain", "default_user", "default_of-other", "default_of-other_eth7"}
+    networks = {**world.facts.networks, "default/red-nad": keep_network(a_network(addresses="unknown"))}
+    names = {"default_user", "default_user_eth7", "default_first"}
+    assert changed_by(world, replace(world.facts, networks=networks)) == names
+    networks = {**networks, "default/red-nad": keep_network(a_network(addresses="unknown", requestedChassis=False))}
+    assert changed_by(world, replace(world.facts, networks=networks)) == names
+    assert "requested-chassis" not in world.rows["default_user_eth7"].options
+    del world.raw["default/user"], world.raw["default/first"]
+    world.settled()
+    assert changed_by(world, replace(world.facts, networks={})) == {"default_of-other", "default_of-other_eth7"}
+
+
+def test_a_node_or_switch_that_changes_is_judged_for_its_ports_alone() -> None:
+    """Those of the node's pods, and of a VM that has moved away with an address of the switch; another version is about all."""
+    world = World(facts=LogicalFacts(NODES, {}, SWITCHES))
+    world.add(a_pod("one"), a_pod("two", "n2"), launcher(1, "n1"))
+    world.settled()
+    del world.raw["default/virt-launcher-vm-abcd1"]
+    world.add(launcher(2, "n2"))
+    world.settled()
+    called = keep_node({"metadata": {"name": "n2", "annotations": {"userspace-cni.io/chassis": "c2"}}})
+    facts = replace(world.facts, nodes={**NODES, "n2": called})
+    assert changed_by(world, facts) == {"default_two", "default_vm"}
+    assert world.rows["default_vm"].options["requested-chassis"] == "c2"
+    subnets = read_subnets(FoundSwitch("n1", {"subnet": "192.168.1.0/24", "exclude_ips": "192.168.1.200"}, {}))
+    facts = replace(facts, switches={**SWITCHES, "n1": subnets})
+    assert changed_by(world, facts) == {"default_one", "default_vm"}
+    assert changed_by(world, replace(facts, version=(25, 9, 0))) == set(world.rows)
