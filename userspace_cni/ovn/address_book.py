@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_interface
 from typing import Final
@@ -73,8 +73,7 @@ class _Pool:
         return self._first <= number <= self._last and self._span_of(number) is None
 
     def interface(self, number: int) -> Interface:
-        address = IPv4Address(number) if self.version == 4 else IPv6Address(number)
-        return ip_interface(f"{address}/{self._bits}")
+        return ip_interface(f"{_address((self.version, number))}/{self._bits}")
 
     def _span_of(self, number: int) -> tuple[int, int] | None:
         at = bisect_right(self._starts, number) - 1
@@ -88,6 +87,10 @@ class AddressBook:
         self._held_s = held_s
         self._taken: dict[_Number, str] = {}
         self._of: dict[str, tuple[_Number, ...]] = {}
+        self._others: dict[str, tuple[_Number, ...]] = {}
+        """Ports that are not ours to change: all of their addresses, also those that another port has."""
+        self._sharing: dict[_Number, tuple[str, ...]] = {}
+        """Of an address that a port has, those of these ports that have it, too."""
         self._macs: dict[_PlacedMac, str] = {}
         self._macs_of: dict[str, tuple[_PlacedMac, ...]] = {}
         self._held: deque[tuple[float, _Number, str]] = deque()
@@ -112,22 +115,55 @@ class AddressBook:
         """The switch in whose subnets all these addresses are; "" for none."""
         return next((name for name in self._pools if addresses and self.fits(name, addresses)), "")
 
-    def claim(self, port: str, addresses: Iterable[Interface | Address], *, also_held: bool = False) -> str:
+    def claim(
+        self, port: str, addresses: Iterable[Interface | Address], *, also_held: bool = False, also_others: bool = False
+    ) -> str:
         """Note that the port has these addresses alone, unless another one has one of them: its name, "" when they are noted.
 
         An address that is held for its former port counts as that port's, unless `also_held`: an IPAM plugin gives it again.
+        `also_others`: a port that lives with its addresses shares them with ports that are not ours to change.
         """
         wanted: tuple[_Number, ...] = tuple(dict.fromkeys(map(_number, addresses)))
         for number in wanted:
             owner = self._taken.get(number, port)
-            if owner != port and not (also_held and number not in self._of.get(owner, ())):
+            is_free = (also_held and number not in self._of.get(owner, ())) or (also_others and owner in self._others)
+            if owner != port and not is_free:
                 return owner
+        self._forget_other(port)
         for number in self._of.get(port, ()):
             if number not in wanted:
                 self._free(number)
         self._of[port] = wanted
-        self._taken.update(dict.fromkeys(wanted, port))
+        for number in wanted:
+            owner, self._taken[number] = self._taken.get(number, port), port
+            if owner != port and owner in self._others:
+                self._of[owner] = tuple(each for each in self._of[owner] if each != number)
+                self._sharing[number] = (owner, *self._sharing.get(number, ()))
         return ""
+
+    def note_other(self, port: str, addresses: Iterable[Interface | Address]) -> None:
+        """Note that a port which is not ours to change has these addresses, whoever has them, too.
+
+        What another port has becomes this one's when that one ends: nobody else gets it.
+        """
+        wanted: tuple[_Number, ...] = tuple(dict.fromkeys(map(_number, addresses)))
+        if self._others.get(port) == wanted:
+            return
+        self._forget_other(port)
+        for number in self._of.pop(port, ()):
+            if number not in wanted:
+                self._free(number)
+        self._others[port] = wanted
+        self._of[port] = tuple(each for each in wanted if self._taken.setdefault(each, port) == port)
+        for number in wanted:
+            if self._taken[number] != port:
+                self._sharing[number] = (*self._sharing.get(number, ()), port)
+
+    @property
+    def shared(self) -> Iterator[tuple[str, str, str]]:
+        """Each address that a port of ours has and others have, too: the port, the address, and one of the others."""
+        for number, others in self._sharing.items():
+            yield self._taken[number], str(_address(number)), others[0]
 
     def claim_macs(self, port: str, switch: str, macs: Iterable[str]) -> bool:
         """Note that the port has these MACs alone in the switch, "" for all switches; False when another has one of them there.
@@ -142,6 +178,11 @@ class AddressBook:
         self._macs.update(dict.fromkeys(wanted, port))
         return True
 
+    def other_with_mac(self, port: str, mac: str) -> str:
+        """The port which has the MAC in all switches, as a router's does; "" for none, and for the port itself."""
+        owner = self._macs.get(("", mac), port)
+        return owner if owner != port else ""
+
     def give(self, port: str, switch: str) -> tuple[Interface, ...]:
         """Give the port the first free address of each family of the switch; () when one of them has none left, or no subnet."""
         pools = self._pools.get(switch, ())
@@ -155,6 +196,7 @@ class AddressBook:
     def release(self, port: str, now: float, *, hold: bool = True) -> None:
         """The port has no addresses any more; they are free after a while, or without `hold` at once, as its MACs always."""
         self._free_macs(port)
+        self._forget_other(port)
         for number in self._of.pop(port, ()):
             if hold:
                 self._held.append((now + self._held_s, number, port))
@@ -173,8 +215,24 @@ class AddressBook:
         for each in self._macs_of.pop(port, ()):
             del self._macs[each]
 
+    def _forget_other(self, port: str) -> None:
+        """It shares no address any more; what it has alone it keeps."""
+        for number in self._others.pop(port, ()):
+            if number in self._sharing:
+                if left := tuple(each for each in self._sharing[number] if each != port):
+                    self._sharing[number] = left
+                else:
+                    del self._sharing[number]
+
     def _free(self, number: _Number) -> None:
+        """Nobody has it any more, unless others share it: then it is the first one's of these."""
         self._taken.pop(number, None)
+        if number in self._sharing:
+            heir, *rest = self._sharing.pop(number)
+            self._taken[number], self._of[heir] = heir, (*self._of.get(heir, ()), number)
+            if rest:
+                self._sharing[number] = tuple(rest)
+            return
         for pools in self._pools_with(number):
             pools.freed(number[1])
 
@@ -184,6 +242,10 @@ class AddressBook:
 
 def _number(address: Interface | Address) -> _Number:
     return address.version, int(address.ip if isinstance(address, Interface) else address)
+
+
+def _address(number: _Number) -> Address:
+    return IPv4Address(number[1]) if number[0] == 4 else IPv6Address(number[1])
 
 
 def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ A port's row comes first, then the annotations in its pod. A row is removed once
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_interface
 from itertools import count
 from typing import Final
@@ -110,6 +110,7 @@ class PodPorts:
         self._given: dict[str, _Given] = {}
         self._ended: list[tuple[ClusterPod, float]] = []
         self._kept: dict[str, tuple[tuple[object, ...], DesiredLogicalPort]] = {}
+        self._doubtful: dict[str, str] = {}
 
     def take_facts(self, facts: LogicalFacts) -> set[str]:
         """These are the facts from now on: the names of the logical ports that have to be settled because of what has changed."""
@@ -121,8 +122,10 @@ class PodPorts:
         for name in former.routers.keys() - facts.routers.keys():
             self._book.release(f"router port {name}", 0.0, hold=False)
         for name, addresses in facts.routers.items():
-            self._book.claim(f"router port {name}", addresses)
+            self._book.note_other(f"router port {name}", addresses)
             self._book.claim_macs(f"router port {name}", "", filter(None, [facts.macs.get(name)]))
+        if macs := {facts.macs[each] for each in _changed(former.macs, facts.macs) if facts.macs.get(each)}:
+            names.update(name for name, given in self._given.items() if given.addresses.mac in macs)
         if former.version != facts.version:
             names.update(self._claimants.names)
         else:
@@ -158,6 +161,20 @@ class PodPorts:
         """The logical ports that pods are to have."""
         return self._claimants.names
 
+    @property
+    def doubtful(self) -> Mapping[str, str]:
+        """Ports that keep addresses which they could not get now, because their pods live with them, and why, by name."""
+        shared = {
+            name: f"logical port {name} has {address}, and {other} has it, too"
+            for name, address, other in self._book.shared
+            if name in self._claimants.names
+        }
+        return {**self._doubtful, **shared}
+
+    def list_recipients(self, name: str) -> list[Recipient]:
+        """Who is to have the port."""
+        return [each.recipient for each in self._claimants.of(name)] if name in self._claimants.names else []
+
     def settle(self, names: Iterable[str], found: Mapping[str, FoundLogicalPort], now: float) -> Settled:
         """What has to be written for these ports. `found`: the rows by name; `now`: seconds of a clock that never goes back."""
         settled, claimed = Settled(), []
@@ -177,6 +194,7 @@ class PodPorts:
         self._ended.clear()
         told: dict[Key, ClusterPod] = {}
         for name, claimants in claimed:
+            self._doubtful.pop(name, None)
             if reason := self._settle_port(name, claimants, found.get(name), settled):
                 settled.lacking[name], settled.concerned[name] = reason, claimants[0].recipient
             else:
@@ -197,10 +215,7 @@ class PodPorts:
         uid, given = claimants[0].pod.owner_uid, self._given.get(name)
         if given is not None and given.uid == uid:
             return True
-        if found is None or found.options.get(VERSION) != uid or not self._may_change(found):
-            return False
-        has = {*map(str, read_row_addresses(found)), *read_row_macs(found)}
-        return all(_words(each) <= has for each in claimants)
+        return found is not None and self._may_change(found) and _confirms(found, claimants)
 
     def _hold(self, pod: ClusterPod, ended: float) -> None:
         for each in self._claimants.list_of(pod):
@@ -212,6 +227,7 @@ class PodPorts:
         """A port that no pod is to have. Its addresses are taken as long as its row is there."""
         self._given.pop(name, None)
         self._kept.pop(name, None)
+        self._doubtful.pop(name, None)
         if found is None:
             self._book.release(name, now)
         else:
@@ -240,6 +256,8 @@ class PodPorts:
             if self._leased(name, first) is None and found is not None:  # what it has is taken before others get some
                 self._take_row(name, found)
             return
+        if found is not None and found.is_ours and _confirms(found, claimants) and self._keep_row(name, claimants, found):
+            return
         for each in claimants:
             if self._keep(name, each, _noted(each)):
                 return
@@ -261,18 +279,31 @@ class PodPorts:
             or self._book.claim(name, said.ips)
         ):
             return False
-        self._give(name, claimant, switch, said.ips, said.mac)
+        self._give(name, claimant, switch, said)
         return True
 
-    def _give(self, name: str, claimant: Claimant, switch: str, ips: tuple[Interface, ...], mac: str) -> None:
-        subnets = self._subnets(switch)
-        gateways = tuple(
-            each.gateway for each in subnets if each.gateway is not None and any(ip.ip in each.network for ip in ips)
-        )
+    def _keep_row(self, name: str, claimants: list[Claimant], found: FoundLogicalPort) -> bool:
+        """Have the port keep what its row and the annotations say alike: a pod lives with it, whatever its switch has now."""
+        row = _of_row(found, self._subnets(found.switch))
+        if row is None or not _is_one_of_each(row.ips) or self._book.claim(name, row.ips, also_others=True):
+            return False
+        noted = (each for each in map(_noted, claimants) if each and {ip.ip for ip in each.ips} == {ip.ip for ip in row.ips})
+        has = next(noted, row)
+        self._give(name, claimants[0], found.switch, replace(has, mac=has.mac or row.mac), lives=True)
+        return True
+
+    def _give(self, name: str, claimant: Claimant, switch: str, said: PortAddresses, *, lives: bool = False) -> None:
+        """Have the port have these; a port that `lives` with its MAC keeps it though a router has it, too."""
+        book, subnets, ips = self._book, self._subnets(switch), said.ips
+        within = [each for each in subnets if any(ip.ip in each.network for ip in ips)]
+        gateways = tuple(each.gateway for each in within if each.gateway is not None) if within else said.gateways
         whole = tuple(_with_length(ip, subnets) for ip in ips)
-        macs = _macs_for(claimant, mac, ips)
-        has = PortAddresses(whole, next(each for each in macs if self._book.claim_macs(name, switch, [each])), gateways)
-        self._given[name] = _Given(claimant.pod.owner_uid, switch, has)
+        mac = next(
+            each
+            for each in _macs_for(claimant, said.mac, ips)
+            if book.claim_macs(name, switch, [each]) or (lives and book.other_with_mac(name, each))
+        )
+        self._given[name] = _Given(claimant.pod.owner_uid, switch, PortAddresses(whole, mac, gateways))
 
     def _switch_of(self, claimant: Claimant) -> str:
         switch = claimant.interface.network.switch
@@ -311,11 +342,13 @@ class PodPorts:
             ips = self._book.give(name, switch)
             if not ips:
                 return f"logical switch {switch!r} has no free address" if self._subnets(switch) else f"{switch!r} has no subnet"
-            self._give(name, first, switch, ips, "")
+            self._give(name, first, switch, PortAddresses(ips, ""))
         if _lease(first) is not None and given is None and self._leased(name, first) is None:
             return f"an address or the MAC that is leased to logical port {name} is another port's, or its router's"
         if change := find_change(self._built(name, claimants, switch), found):
             settled.changes.append(change)
+        if given is not None:
+            self._doubt(name, given)
         return ""
 
     def _why_refused(self, claimant: Claimant) -> str:
@@ -331,6 +364,15 @@ class PodPorts:
                 f"logical switch {network.switch!r} that send from any address"
             )
         return ""
+
+    def _doubt(self, name: str, given: _Given) -> None:
+        """Note what the port could not get now."""
+        has = given.addresses
+        if not self._book.fits(given.switch, has.ips):
+            ips = ", ".join(str(each.ip) for each in has.ips)
+            self._doubtful[name] = f"logical port {name} has {ips}, which no pod of logical switch {given.switch!r} can have now"
+        elif other := self._book.other_with_mac(name, has.mac):
+            self._doubtful[name] = f"logical port {name} has {has.mac}, and {other} has it, too"
 
     def _may_change(self, found: FoundLogicalPort) -> bool:
         return found.is_ours or self._rules.adopts
@@ -380,7 +422,7 @@ class PodPorts:
 
     def _take_row(self, name: str, found: FoundLogicalPort) -> None:
         """What a row has that is not to be changed, or not yet, is its own."""
-        self._book.claim(name, read_row_addresses(found))
+        self._book.note_other(name, read_row_addresses(found))
         self._book.claim_macs(name, found.switch if found.is_ours else "", read_row_macs(found))
 
     def _has(self, key: Key, lacking: Mapping[str, str]) -> list[tuple[LogicalInterface, PortAddresses]]:
@@ -406,6 +448,14 @@ def _words(claimant: Claimant) -> set[str]:
     """All addresses and MACs that the pod says its port has."""
     said = _lease(claimant) if claimant.interface.network.source == "ipam" else _noted(claimant)
     return set(filter(None, [claimant.interface.mac, *([said.mac, *(str(each.ip) for each in said.ips)] if said else [])]))
+
+
+def _confirms(found: FoundLogicalPort, claimants: list[Claimant]) -> bool:
+    """Whether the row is the owner's, and has all that the annotations say."""
+    if found.options.get(VERSION) != claimants[0].pod.owner_uid:
+        return False
+    has = {*map(str, read_row_addresses(found)), *read_row_macs(found)}
+    return all(_words(each) <= has for each in claimants)
 
 
 def _noted(claimant: Claimant) -> PortAddresses | None:

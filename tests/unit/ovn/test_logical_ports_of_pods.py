@@ -729,3 +729,92 @@ def test_a_node_or_switch_that_changes_is_judged_for_its_ports_alone() -> None:
     facts = replace(facts, switches={**SWITCHES, "n1": subnets})
     assert changed_by(world, facts) == {"default_one", "default_vm"}
     assert changed_by(world, replace(facts, version=(25, 9, 0))) == set(world.rows)
+
+
+def given(world: World) -> tuple[dict[str, FoundLogicalPort], dict[str, Any]]:
+    """What rows and annotations say."""
+    return dict(world.rows), {key: dict(each["metadata"]["annotations"]) for key, each in world.raw.items()}
+
+
+OTHER_SUBNET = {**SWITCHES, "n1": read_subnets(FoundSwitch("n1", {"subnet": "192.168.9.0/24"}, {}))}
+FURTHER_SUBNET = {
+    **SWITCHES,
+    "n1": read_subnets(FoundSwitch("n1", {"subnet": "192.168.1.0/24", "ipv6_prefix": "fd00:1::/64"}, {})),
+}
+IP, MAC = "192.168.1.3", "0a:58:c0:a8:01:03"
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize(
+    ("change", "kept", "why"),
+    [
+        ({"switches": OTHER_SUBNET}, IP, "which no pod of logical switch 'n1' can have now"),
+        ({"switches": FURTHER_SUBNET}, "", ""),
+        ({"routers": {"rtos": subnets_first(IP)}}, IP, "and router port rtos has it, too"),
+        ({"routers": {"rtos": ()}, "macs": {"rtos": MAC}}, MAC, "and router port rtos has it, too"),
+    ],
+)
+def test_a_living_pod_keeps_what_it_has(change: dict[str, Any], kept: str, why: str, restarted: bool) -> None:
+    """Its switch gets other subnets, or a router what it has: that is told, and a pod that comes then gets neither."""
+    world = World()
+    world.add(a_pod())
+    world.settled()
+    before = given(world)
+    world.facts = replace(world.facts, **change)
+    if restarted:
+        world.restart()
+    world.settled()
+    assert given(world) == before
+    assert world.ports.doubtful == ({"default_app": f"logical port default_app has {kept}, {why}"} if kept else {})
+    world.add(a_pod("next"))
+    del world.raw["default/app"]
+    world.settle()
+    world.settled()
+    assert world.ports.doubtful == {}
+    world.now = 61.0
+    world.settled()
+    world.add(a_pod("last", uid="another"))
+    world.settled()
+    assert not kept or all(kept not in each.addresses[0].split() for each in world.rows.values())
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_address_that_another_port_gets_by_hand(restarted: bool) -> None:
+    """It is the pod's and told, then the other's alone, and free again when that one is gone, too."""
+    world = World()
+    world.add(a_pod())
+    world.settled()
+    before = given(world)
+    world.rows["hand"] = FoundLogicalPort("hand", ("0a:00:00:00:00:01 192.168.1.3 192.168.1.4",))
+    if restarted:
+        world.restart()
+    world.settled()
+    assert world.ports.doubtful == {"default_app": f"logical port default_app has {IP}, and hand has it, too"}
+    assert given(world) == ({**before[0], "hand": world.rows["hand"]}, before[1])
+    del world.raw["default/app"]
+    world.settle()
+    world.settled()
+    world.now = 61.0
+    world.add(a_pod("next"))
+    world.settled()
+    assert (world.note("next")["ip_address"], world.ports.doubtful) == ("192.168.1.5/24", {})
+    del world.rows["hand"]
+    world.changed.add("hand")
+    world.settled()
+    world.now = 122.0
+    world.add(a_pod("last"))
+    world.settled()
+    assert world.note("last")["ip_address"] == "192.168.1.3/24"
+
+
+def test_a_row_that_a_start_finds_without_its_pod_has_its_address_held() -> None:
+    """All controllers were away when the pod ended: whoever still knows its address reaches no other pod by it."""
+    world = World()
+    world.add(a_pod())
+    world.settled()
+    del world.raw["default/app"]
+    world.restart()
+    world.settle()
+    world.add(a_pod("next"))
+    world.settled()
+    assert world.note("next")["ip_address"] == "192.168.1.4/24"
