@@ -22,8 +22,10 @@ from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.root import HERE
 from userspace_cni.base.settings import Settings
 from userspace_cni.controller.controller_metrics import ControllerMetrics
+from userspace_cni.controller.note_writers import RETRIES
 from userspace_cni.controller.port_rounds import PortTimes
 from userspace_cni.controller.port_service import PodPortKeeper, read_task
+from userspace_cni.kube.events import Events
 from userspace_cni.kube.kubeconfig import KubeconfigBounds
 from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.pod_requests import Clients
@@ -36,15 +38,19 @@ TWO = ("n1", "n2")
 class Kept:
     """A controller's part for logical ports, with its own connections. `leads` may be set to False."""
 
-    def __init__(self, session: Any, remote: str, times: PortTimes = QUICK) -> None:
+    def __init__(self, session: Any, remote: str, times: PortTimes = QUICK, refused: BackOff = RETRIES) -> None:
         self.leads = True
         self.wrote: Counter[str] = Counter()
         self.metrics = ControllerMetrics(lambda: self.leads, {})
         task = read_task(Settings(ovn_nb=remote))
         self.ports = PodPortKeeper(session, task, lambda: self.leads, self.metrics, times, WATCHED)
+        self.ports._notes.queue._retries = refused
+        self.events = Events(session, "", self.metrics.count_dropped_events)
+        self.ports.tell_by(self.events)
         self._told = self.ports.rounds.on_write
         self.ports.rounds.on_write = self._count
         self.ports.start()
+        self.events.start()
 
     def _count(self, kind: str) -> None:
         self.wrote.update([kind])
@@ -82,14 +88,15 @@ def keep(api: ApiServer, northbound: NorthboundDatabase, tmp_path: Path) -> Iter
     made: list[Kept] = []
     path = api.kubeconfig(tmp_path)
 
-    def make(times: PortTimes = QUICK) -> Kept:
+    def make(times: PortTimes = QUICK, refused: BackOff = RETRIES) -> Kept:
         session = Clients(KubeconfigBounds.of(Settings()), HERE, path).of("").session
-        made.append(Kept(session, northbound.remote("unix"), times))
+        made.append(Kept(session, northbound.remote("unix"), times, refused))
         return made[-1]
 
     yield make
     for each in made:
         each.ports.stop()
+        each.events.stop()
 
 
 def switches(northbound: NorthboundDatabase) -> None:
@@ -177,7 +184,7 @@ def test_an_empty_database_gets_the_same_ports(api: ApiServer, northbound: North
     wait_until(lambda: len(ports(northbound)) == 19)
     before, patches = ports(northbound), api.count("PATCH")
     northbound.renew()
-    wait_until(lambda: "no logical switch" in kept.ports.rounds.problem)
+    wait_until(lambda: kept.ports.rounds.lacking == 19)
     switches(northbound)
     wait_until(lambda: ports(northbound) == before)
     assert api.count("PATCH") == patches
@@ -232,7 +239,7 @@ def test_a_pod_made_anew_meanwhile_gets_no_note_of_the_other(api: ApiServer, kee
     kept = keep()
     api.faults.append(Fault("PATCH", status=503))
     api.add_pod(a_pod("a"))
-    wait_until(lambda: kept.ports._notes.problem)
+    wait_until(lambda: kept.ports._notes.queue.resting)
     api.remove_pod("default", "a")
     api.add_pod(a_pod("a"))
     api.faults.clear()
@@ -252,6 +259,75 @@ def test_a_row_that_is_changed_by_hand_is_put_back(api: ApiServer, northbound: N
     wait_until(lambda: ports(northbound) == before)
     northbound.nbctl("lsp-del", "default_a", "--", "lsp-add", "n1", "by-hand")
     wait_until(lambda: {**before, "by-hand": "[]"} == ports(northbound))
+
+
+def told(api: ApiServer, name: str, reason: str) -> str:
+    """The message of the pod's Event with this reason; "" for none."""
+    return str(api.events.of(name).get(reason, {}).get("message", ""))
+
+
+def test_what_a_pods_author_has_wrong_is_told_to_the_pod(api: ApiServer, northbound: NorthboundDatabase, keep: Make) -> None:
+    """The controller is ready as before; an address that a router gets is told, too."""
+    kept = keep()
+    api.add_pod(a_pod("a"))
+    wait_until(lambda: noted(api, "a"))
+    api.add_pod(a_pod("b", "elsewhere"))
+    wait_until(lambda: told(api, "b", "LogicalPortMissing") == "there is no logical switch 'elsewhere'")
+    northbound.nbctl("lr-add", "r", "--", "lrp-add", "r", "rtos", "0a:00:00:00:00:01", "192.168.1.3/24")
+    why = "logical port default_a has 192.168.1.3, and router port rtos has it, too"
+    wait_until(lambda: told(api, "a", "AddressConflict") == why)
+    assert (kept.ports.obstacles, kept.ports.problems()) == ([], [])
+
+
+def test_readiness_is_the_first_comparison(api: ApiServer, northbound: NorthboundDatabase, keep: Make) -> None:
+    """Until pods are listed and the database has answered, the reasons are told."""
+    northbound.stop()
+    api.faults.append(Fault("LIST", status=503, about="/pods"))
+    kept = keep()
+    wait_until(lambda: any("pods" in each for each in kept.ports.obstacles))
+    api.faults.clear()
+    wait_until(lambda: "no session" in " ".join(kept.ports.obstacles) or "not reachable" in " ".join(kept.ports.obstacles))
+    northbound.start()
+    wait_until(lambda: kept.ports.obstacles == [])
+    assert kept.ports.rounds.full_s is not None
+
+
+def test_a_note_that_is_refused_is_tried_again(api: ApiServer, keep: Make) -> None:
+    """Until it is taken, without a change of the pod; others' do not wait for it, and the pod is told."""
+    kept = keep(refused=BackOff(0.05, 0.2))
+    api.faults.append(Fault("PATCH", status=422, about="/pods/bad"))
+    api.add_pod(a_pod("bad"))
+    wait_until(lambda: "(422)" in told(api, "bad", "AnnotationsRefused"))
+    api.add_pod(a_pod("good"))
+    wait_until(lambda: noted(api, "good"))
+    assert (kept.ports._notes.queue.resting, kept.ports.obstacles) == (1, [])
+    api.faults.clear()
+    wait_until(lambda: noted(api, "bad") and len(kept.ports._notes.queue) == 0)
+
+
+def test_an_account_that_may_write_into_no_pod_is_not_ready(api: ApiServer, keep: Make) -> None:
+    """That pods of one namespace are refused proves nothing; those of a second do, until a note is taken."""
+    kept = keep(refused=BackOff(0.05, 0.2))
+    api.faults.append(Fault("PATCH", status=403, about="/pods/"))
+    api.add_pod(a_pod("a"))
+    wait_until(lambda: told(api, "a", "AnnotationsRefused"))
+    assert kept.ports.obstacles == []
+    other = a_pod("b")
+    other["metadata"]["namespace"] = "other"
+    api.add_pod(other)
+    wait_until(lambda: any("not allowed (403)" in each for each in kept.ports.obstacles))
+    api.faults.clear()
+    wait_until(lambda: kept.ports.obstacles == [] and noted(api, "a"))
+
+
+def test_nothing_is_written_into_a_pod_that_has_ended(api: ApiServer, keep: Make) -> None:
+    """A note that was refused is forgotten with its pod."""
+    kept = keep()
+    api.faults.append(Fault("PATCH", status=422, about="/pods/a"))
+    api.add_pod(a_pod("a"))
+    wait_until(lambda: kept.ports._notes.queue.resting)
+    api.change("default", "a", {"status": {"phase": "Failed"}})
+    wait_until(lambda: len(kept.ports._notes.queue) == 0)
 
 
 def test_many_pods_at_once_share_transactions(api: ApiServer, northbound: NorthboundDatabase, keep: Make) -> None:
@@ -284,7 +360,9 @@ def test_the_numbers_of_a_controller(api: ApiServer, northbound: NorthboundDatab
         "controller_ovn_pods 2",
         "controller_ovn_ports 1",
         "controller_ovn_ports_lacking 1",
+        "controller_ovn_ports_doubtful 0",
         "controller_ovn_notes_waiting 0",
+        "controller_ovn_notes_refused 0",
         'controller_writes_total{outcome="written",resource="logical_switch_ports"} 1',
         'controller_writes_total{outcome="written",resource="pods"} 1',
     )
@@ -294,7 +372,6 @@ def test_the_numbers_of_a_controller(api: ApiServer, northbound: NorthboundDatab
         return [line for line in lines if f"userspace_cni_{line}" not in text]
 
     wait_until(lambda: not missing(), what=f"the numbers {missing()}")
-    assert "there is no logical switch 'elsewhere'" in " ".join(kept.ports.obstacles)
     page = Path("docs/metrics.md").read_text(encoding="utf-8")
     named = {name for name in re.findall(r"_(ovn_\w+)`", page) if name != "ovn_"}
     assert set(re.findall(r"^userspace_cni_controller_(ovn_\w+) ", kept.metrics.render().decode(), re.MULTILINE)) == named

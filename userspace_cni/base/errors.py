@@ -18,6 +18,8 @@
     │   └── Interrupted            11   SIGTERM or SIGINT
     ├── NotServing             50, 51   STATUS only
     ├── ObjectRefused             100   the API server took or gave no object: not allowed, not valid, no such resource
+    │   ├── NoSuchObject          100   there is none
+    │   ├── NotAllowed            100   for this account
     │   └── Conflict              100   another writer was first: read it again
     ├── StepFailed               100…   one step of an attachment could not be applied or undone
     │   ├── AlreadyAttached       101
@@ -176,6 +178,14 @@ class ObjectRefused(UserspaceError):
 
 class NoSuchResource(ObjectRefused):
     """The API server has no such resource, as where a CustomResourceDefinition is not installed."""
+
+
+class NoSuchObject(ObjectRefused):
+    """The API server has no such object, or no such resource."""
+
+
+class NotAllowed(ObjectRefused):
+    """The API server does not allow this account to do what was asked."""
 
 
 class Conflict(ObjectRefused):

@@ -51,6 +51,8 @@ ON_NODES: Final = NoticeReason("OnNodes", "good")
 SUBNET_INVALID: Final = NoticeReason("SubnetInvalid")
 SUBNET_FULL: Final = NoticeReason("SubnetFull")
 VLAN_CONFLICT: Final = NoticeReason("VlanConflict")
+ADDRESS_CONFLICT: Final = NoticeReason("AddressConflict")
+ANNOTATIONS_REFUSED: Final = NoticeReason("AnnotationsRefused")
 
 _OF_ERRORS: Final[tuple[tuple[type[errors.UserspaceError], NoticeReason], ...]] = (
     (errors.VolumeMissing, VOLUME_MISSING),
@@ -61,7 +63,7 @@ _OF_ERRORS: Final[tuple[tuple[type[errors.UserspaceError], NoticeReason], ...]] 
     (errors.BadRequest, NoticeReason("NetworkRefused")),
     (errors.SwitchRefused, NoticeReason("PortRefused")),
     (errors.NameTaken, NoticeReason("NameTaken")),
-    (errors.NoteRefused, NoticeReason("AnnotationsRefused")),
+    (errors.NoteRefused, ANNOTATIONS_REFUSED),
     (errors.DelegateFailed, NoticeReason("AddressRefused")),
     (errors.DelegateBroken, NoticeReason("AddressRefused")),
 )
@@ -87,6 +89,7 @@ REASONS: Final = (
     SUBNET_INVALID,
     SUBNET_FULL,
     VLAN_CONFLICT,
+    ADDRESS_CONFLICT,
 )
 """All of them; docs/operations.md explains each."""
 

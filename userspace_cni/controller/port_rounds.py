@@ -24,11 +24,13 @@ from typing import Any, Final
 
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.findings import Finding
 from userspace_cni.base.log import say
 from userspace_cni.base.loops import Loop
-from userspace_cni.base.notices import Recipient
+from userspace_cni.base.notices import ADDRESS_CONFLICT, LOGICAL_PORT_MISSING, Recipient
 from userspace_cni.controller.note_writers import NoteWriters
 from userspace_cni.controller.pod_changes import PodChanges
+from userspace_cni.controller.port_news import PortNews, ToldPorts
 from userspace_cni.kube.object_watch import ObjectWatch
 from userspace_cni.ovn.address_book import HELD_S, AddressBook
 from userspace_cni.ovn.cluster_pods import ClusterPod
@@ -46,7 +48,6 @@ _SYNC_S: Final = 1.0
 _LACKING_S: Final = 5.0
 """Until a port that cannot be is judged again, where nothing of it changes: another one may have freed an address. And until
 what is known is asked again, while it is not certain: that a server has no network definitions is no event."""
-_LACKING_SAID: Final = 3
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,11 @@ class PortSources:
     pods: PodChanges
     nodes: ObjectWatch
     networks: ObjectWatch
+
+    @property
+    def listed(self) -> bool:
+        """Whether there was a first list of each, or it is known that there is none to have."""
+        return self.pods.synced and self.nodes.synced and (self.networks.synced or self.networks.tried)
 
     @property
     def certain(self) -> bool:
@@ -106,8 +112,8 @@ class PortRounds(Loop):
         self._client: NorthboundClient = Client(remote[0], database, resident=True, tls=remote[1])
         self.on_write: Callable[[str], None] = lambda _: None
         """Told of each row that was written: "insert", "update" or "delete"."""
-        self.on_lacking: Callable[[Recipient, str], None] = lambda _whose, _why: None
-        """Told when a logical port cannot be, and why; of each reason once. It must not wait."""
+        self.on_news: Callable[[Recipient, Sequence[Finding]], None] = lambda _recipient, _findings: None
+        """Told what pods are to know of their ports; it must not wait."""
         self.full_s: float | None = None
         """Seconds of the last look at everything; None before the first."""
         # only the thread uses these
@@ -116,7 +122,8 @@ class PortRounds(Loop):
         self._known: dict[str, ClusterPod] = {}
         self._ended: deque[tuple[float, ClusterPod]] = deque()
         self._acts = self._certain = False
-        self._lacking: dict[str, str] = {}
+        self._lacking = ToldPorts(PortNews(LOGICAL_PORT_MISSING, "logical ports cannot be: ", self._tell_pod))
+        self._doubtful = ToldPorts(PortNews(ADDRESS_CONFLICT, "logical ports keep what their pods live with: ", self._tell_pod))
         self._lacking_due = 0.0
         self._full_due = 0.0
 
@@ -129,6 +136,15 @@ class PortRounds(Loop):
     def has_lock(self) -> bool:
         return self._client.connected and self._client.require_session().holds_lock
 
+    @property
+    def pending(self) -> str:
+        """What has to be done before it could act; "" when that was done."""
+        if not self._client.sessions:
+            return "there was no session with OVN's northbound database yet"
+        if self.full_s is None and self.may_write:
+            return "the logical ports have not been compared with the pods yet"
+        return ""
+
     def look(self, look: Callable[[NorthboundSession], float]) -> float | None:
         """A number of the database, for metrics; None while there is no session."""
         return self._client.require_session().look(look) if self._client.connected else None
@@ -136,7 +152,12 @@ class PortRounds(Loop):
     @property
     def lacking(self) -> int:
         """How many logical ports cannot be made now."""
-        return len(self._lacking)
+        return len(self._lacking.reasons)
+
+    @property
+    def doubtful(self) -> int:
+        """How many logical ports keep what they could not get now."""
+        return len(self._doubtful.reasons)
 
     @property
     def rows(self) -> int:
@@ -151,7 +172,7 @@ class PortRounds(Loop):
         self._client.connect(deadline)
         now = time.monotonic()
         sources = self._sources
-        if not (sources.pods.synced and sources.nodes.synced and (sources.networks.synced or sources.networks.tried)):
+        if not sources.listed:
             return _SYNC_S
         acts, certain = self.may_write, sources.certain
         began, self._acts = acts and not self._acts, acts
@@ -167,8 +188,9 @@ class PortRounds(Loop):
             self._ports, self._facts = self._new_ports(), None
             pods = dict(self._known)
         self._look(pods, is_full=is_full, deadline=deadline)
-        again = now + _LACKING_S if self._lacking or not certain else math.inf
-        return max(0.0, min(self._full_due, self._ports.next_due(now), again) - time.monotonic())
+        again = now + _LACKING_S if self._lacking.reasons or not certain else math.inf
+        due_s = min(self._full_due, self._ports.next_due(now), again) - time.monotonic()
+        return max(0.0, min(due_s, self._lacking.write(), self._doubtful.write()))
 
     def _look(self, pods: Mapping[str, ClusterPod | None], *, is_full: bool, deadline: Deadline) -> None:
         """Judge what has changed, or everything, and write the difference. Raises Unavailable, RowsRefused."""
@@ -184,9 +206,10 @@ class PortRounds(Loop):
         if is_full:
             names |= {*self._ports.names, *self._view.ports}
         elif began >= self._lacking_due:
-            names |= self._lacking.keys()
+            names |= self._lacking.reasons.keys()
         settled = self._ports.settle(names, self._view.ports, began)
-        self._say_lacking(names, settled)
+        if names:
+            self._tell(names, settled)
         self._write(session, settled, deadline)
         self._full_due = due
         if is_full:
@@ -212,17 +235,12 @@ class PortRounds(Loop):
             self._commit(session, changes[first : first + BATCH], deadline)
         self._notes.put(settled.notes)
 
-    def _say_lacking(self, names: Collection[str], settled: Settled) -> None:
-        """Keep why ports cannot be, of those that were judged; they are judged again in a while."""
-        for name, why in settled.lacking.items():
-            if self._lacking.get(name) != why:
-                self.on_lacking(settled.concerned[name], why)
-        self._lacking = {name: why for name, why in self._lacking.items() if name not in names} | settled.lacking
+    def _tell(self, names: Collection[str], settled: Settled) -> None:
+        """Keep why ports cannot be, of those that were judged; they are judged again in a while. And which ones are in doubt."""
+        lacking = {name: why for name, why in self._lacking.reasons.items() if name not in names} | settled.lacking
+        self._lacking.take(lacking, self._ports.list_recipients)
         self._lacking_due = time.monotonic() + _LACKING_S
-        reasons = sorted(set(self._lacking.values()))
-        more = f"; and {len(reasons) - _LACKING_SAID} more" if len(reasons) > _LACKING_SAID else ""
-        said = f"{len(self._lacking)} logical ports cannot be: {'; '.join(reasons[:_LACKING_SAID])}{more}"
-        self._note(said if reasons else "")
+        self._doubtful.take(self._ports.doubtful, self._ports.list_recipients)
 
     def _commit(self, session: NorthboundSession, changes: Sequence[PortChange], deadline: Deadline) -> None:
         with self._client.describe_attempt("writing logical ports"):
@@ -243,12 +261,16 @@ class PortRounds(Loop):
                 and not (pod is not None and pod.is_connected and pod.uid == former.uid)
             ):
                 self._ended.append((now, former))
+                self._notes.forget(former)
             if pod is None:
                 self._known.pop(key, None)
             else:
                 self._known[key] = pod
         while self._ended and self._ended[0][0] + self._times.held_s < now:
             self._ended.popleft()
+
+    def _tell_pod(self, recipient: Recipient, findings: Sequence[Finding]) -> None:
+        self.on_news(recipient, findings)
 
     def _new_ports(self) -> PodPorts:
         return PodPorts(self._rules, AddressBook(self._times.held_s))

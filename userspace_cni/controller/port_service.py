@@ -9,14 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from userspace_cni.base.errors import LogicalPortRefused
-from userspace_cni.base.notices import LOGICAL_PORT_MISSING
+from userspace_cni.base.findings import Finding
+from userspace_cni.base.notices import ANNOTATIONS_REFUSED, Recipient
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.supervisor import StayingThread, Supervisor
 from userspace_cni.base.tenancy import require_logical_switch, require_without_security
 from userspace_cni.controller.controller_metrics import ControllerMetrics
 from userspace_cni.controller.election import Election
-from userspace_cni.controller.note_writers import NoteWriters
+from userspace_cni.controller.note_writers import NoteListener, NoteWriters
 from userspace_cni.controller.pod_changes import PodChanges
+from userspace_cni.controller.port_news import PortNews
 from userspace_cni.controller.port_rounds import PortRounds, PortSources, PortTimes, count_lag
 from userspace_cni.controller.status_events import COMPONENT
 from userspace_cni.kube.credentials import ApiSession
@@ -26,6 +28,7 @@ from userspace_cni.kube.object_requests import Objects
 from userspace_cni.kube.object_watch import ObjectWatch
 from userspace_cni.kube.resources import NETWORK_DEFINITIONS, NODES
 from userspace_cni.ovn.cluster_pods import LogicalNetwork, keep_network, keep_node
+from userspace_cni.ovn.pod_notes import AddressNote
 from userspace_cni.ovn.pod_ports import PortRules
 from userspace_cni.ovn.remotes import tls_files
 from userspace_cni.ovsdb.database import Tls
@@ -86,21 +89,24 @@ class PodPortKeeper(Supervisor):
             ObjectWatch(session, NODES, keep=keep_node, on_change=self.ask, times=watch_times),
             ObjectWatch(session, NETWORK_DEFINITIONS, keep=keep_network, on_change=self.ask, times=watch_times),
         )
-        self._notes = NoteWriters(
-            Objects(session), lambda: self.rounds.may_write, lambda outcome: metrics.count_write("pods", outcome)
-        )
+        self._refused = PortNews(ANNOTATIONS_REFUSED, "pods do not get their addresses: ", self._tell)
+        listener = NoteListener(lambda outcome: metrics.count_write("pods", outcome), self._tell_refused)
+        self._notes = NoteWriters(Objects(session), lambda: self.rounds.may_write, listener)
         self.rounds = PortRounds((task.remote, task.tls), self._sources, self._notes, leading, task.rules, times)
+        self.rounds.on_news = self._tell
+        self._events: Events | None = None
         self.rounds.on_write = lambda kind: metrics.count_write("logical_switch_ports", _WORDS[kind])
         self._leading = leading
         self._add_numbers(metrics)
 
     def start(self) -> None:
         """Begin. Raises Unavailable."""
-        self.begin(self._sources.pods, self._sources.nodes, self._sources.networks, self._notes, self.rounds)
+        sources = self._sources
+        self.begin(sources.pods, sources.nodes, sources.networks, self._notes, self.rounds)
 
     def tell_by(self, events: Events) -> None:
-        """Have pods told by these Events of logical ports that cannot be."""
-        self.rounds.on_lacking = lambda whose, why: events.tell(whose, [LOGICAL_PORT_MISSING.finding(why)])
+        """Have pods told by these Events of what is wrong with their logical ports."""
+        self._events = events
 
     def ask(self) -> None:
         """Have a round soon: something has changed, as who leads."""
@@ -108,7 +114,7 @@ class PodPortKeeper(Supervisor):
 
     @property
     def obstacles(self) -> list[str]:
-        """Why it could not act now, or does not do all that it should."""
+        """Why it could not act now. That a single port cannot be is told elsewhere: a pod's author can have one that cannot."""
         sources = self._sources
         is_fenced = self._leading() and not self.rounds.has_lock and not self.rounds.problem
         return [
@@ -117,12 +123,19 @@ class PodPortKeeper(Supervisor):
                 sources.pods.problem,
                 sources.nodes.problem,
                 sources.networks.problem if not sources.networks.tried or sources.networks.synced else "",
-                self.rounds.problem,
+                self.rounds.problem or self.rounds.pending,
                 self._notes.problem,
                 "another session has the lock of OVN's northbound database" if is_fenced else "",
             )
             if each
         ]
+
+    def _tell(self, recipient: Recipient, findings: Sequence[Finding]) -> None:
+        if self._events is not None:
+            self._events.tell(recipient, findings)
+
+    def _tell_refused(self, note: AddressNote, why: str) -> None:
+        self._refused.tell([(why, [Recipient(note.namespace, note.name, note.uid, "")])])
 
     def _add_numbers(self, metrics: ControllerMetrics) -> None:
         rounds = self.rounds
@@ -130,7 +143,10 @@ class PodPortKeeper(Supervisor):
         metrics.add("ovn_pods", "Pods that the controller knows", lambda: len(self._sources.pods))
         metrics.add("ovn_ports", "Logical switch ports in the northbound database", lambda: rounds.rows)
         metrics.add("ovn_ports_lacking", "Logical ports that cannot be made now", lambda: rounds.lacking)
-        metrics.add("ovn_notes_waiting", "Pods whose addresses wait to be written into them", lambda: len(self._notes.queue))
+        metrics.add("ovn_ports_doubtful", "Logical ports that keep what they could not get now", lambda: rounds.doubtful)
+        queue = self._notes.queue
+        metrics.add("ovn_notes_waiting", "Pods whose addresses wait to be written into them", lambda: len(queue))
+        metrics.add("ovn_notes_refused", "Of these, pods for which the server did not take them", lambda: queue.resting)
         metrics.add("ovn_full_seconds", "Seconds of the last comparison of all ports", lambda: rounds.full_s)
         metrics.add(
             "ovn_lag", "Changes of the northbound database that ovn-northd has not taken over", lambda: rounds.look(count_lag)

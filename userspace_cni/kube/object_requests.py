@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import Conflict, NoSuchResource, ObjectRefused, Unavailable
+from userspace_cni.base.errors import Conflict, NoSuchObject, NoSuchResource, NotAllowed, ObjectRefused, Unavailable
 from userspace_cni.kube.credentials import APPLY_PATCH, MERGE_PATCH, REQUEST_LIMIT_S, ApiAnswer, ApiSession, TooLong
 from userspace_cni.kube.list_pages import page_of
 from userspace_cni.kube.resources import ApiResource
@@ -134,9 +134,9 @@ class Objects:
             raise Conflict(f"{what}: another writer was first (409)", "read it again")
         if answer.status in (401, 403):
             needed = f"the account needs the verb {verb} on {resource.title}"
-            raise ObjectRefused(f"{what}: not allowed ({answer.status}) with {account}{answer.said}", needed)
+            raise NotAllowed(f"{what}: not allowed ({answer.status}) with {account}{answer.said}", needed)
         if answer.status == 404:
-            kind = NoSuchResource if verb == "list" else ObjectRefused
+            kind = NoSuchResource if verb == "list" else NoSuchObject
             raise kind(f"{what}: there is no such object, or no such resource (404)", "kubectl get crd")
         if answer.status in (400, 422):
             raise ObjectRefused(

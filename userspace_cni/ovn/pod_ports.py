@@ -80,13 +80,11 @@ class LogicalFacts:
 
 @dataclass
 class Settled:
-    """What is to be written: `changes` of rows, in order, and afterwards `notes`; `lacking`: why ports cannot be, by name, and
-    `concerned`: whose they would be."""
+    """What is to be written: `changes` of rows, in order, and afterwards `notes`; `lacking`: why ports cannot be, by name."""
 
     changes: list[PortChange] = field(default_factory=list)
     notes: list[AddressNote] = field(default_factory=list)
     lacking: dict[str, str] = field(default_factory=dict)
-    concerned: dict[str, Recipient] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +194,7 @@ class PodPorts:
         for name, claimants in claimed:
             self._doubtful.pop(name, None)
             if reason := self._settle_port(name, claimants, found.get(name), settled):
-                settled.lacking[name], settled.concerned[name] = reason, claimants[0].recipient
+                settled.lacking[name] = reason
             else:
                 told |= {f"{each.pod.namespace}/{each.pod.name}": each.pod for each in claimants}
         for key, pod in told.items():

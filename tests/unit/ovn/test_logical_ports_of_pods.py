@@ -438,7 +438,7 @@ def test_a_pod_has_a_bounded_number_of_ports() -> None:
     world.add(a_pod(**{"k8s.v1.cni.cncf.io__networks": networks}))
     settled = world.settled()
     assert set(world.rows) == {"default_app", "default_app_net1", "default_app_net2"}
-    assert (len(settled.lacking), settled.concerned["default_app_net3"].interface) == (38, "net3")
+    assert (len(settled.lacking), world.ports.list_recipients("default_app_net3")[0].interface) == (38, "net3")
     assert "pod default/app has more than 3 logical ports (setting ovn_pod_ports)" in settled.lacking["default_app_net3"]
     rows = dict(world.rows)
     world.rules = replace(RULES, most=1)
