@@ -19,6 +19,7 @@ import contextlib
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
@@ -31,11 +32,13 @@ from userspace_cni.base.threads import start
 from userspace_cni.ovsdb.database import Clause, Database, I, Tls, split_remote
 from userspace_cni.ovsdb.groups import Command, Commit, Member, RefusedCommand, split_by_target
 from userspace_cni.ovsdb.reads import Read
-from userspace_cni.ovsdb.replica import CLOSED, SLACK_SECONDS, Replica, SessionLost, Watch
+from userspace_cni.ovsdb.replica import CLOSED, SLACK_SECONDS, NoLeader, Replica, SessionLost, Watch
 from userspace_cni.ovsdb.streams import trust
 
 T = TypeVar("T")
 
+_ELECTION_S: Final = 0.1
+"""Between two questions to a cluster which of its servers leads."""
 _CLOSING_S: Final = 0.05
 """How long closing waits for a thread that is still connecting."""
 
@@ -173,6 +176,21 @@ class Client(Generic[I]):
             self._lock.release()
 
     def _connected(self, needs: frozenset[Clause], deadline: Deadline) -> Session[I]:
+        """A new session. A cluster without a leader elects one: it is asked until the deadline."""
+        found: NoLeader | None = None
+        while True:
+            try:
+                return self._try_addresses(needs, deadline)
+            except NoLeader as error:
+                found = error
+            except Unavailable:
+                if found is None or deadline.remaining():
+                    raise
+            if self._closed or len(self._addresses) < 2 or deadline.remaining() <= _ELECTION_S:
+                raise found
+            time.sleep(_ELECTION_S)
+
+    def _try_addresses(self, needs: frozenset[Clause], deadline: Deadline) -> Session[I]:
         errors: list[Unavailable] = []
         for tried, address in enumerate(known := self._addresses):
             trust(address, self._tls)
@@ -187,7 +205,8 @@ class Client(Generic[I]):
                 self._addresses = (*known[tried:], *known[:tried])
                 return session
         self._reason = "; ".join(error.message for error in errors)
-        raise type(errors[-1])(self._reason, errors[-1].details)
+        last = next((error for error in errors if isinstance(error, NoLeader)), errors[-1])
+        raise type(last)(self._reason, last.details)
 
 
 class Session(Generic[I]):

@@ -38,6 +38,8 @@ PROBE_SECONDS = 5.0
 """In a session that lives long, a silent server gets an echo request after so long, and is given up after as long again."""
 
 CLOSED = "the OVSDB session was closed"
+_FOLLOWS: Final = "it does not lead its cluster"
+_CUT_OFF: Final = "it does not serve the database now"
 
 _BAD_MESSAGE: Final = (ovs.db.error.Error, AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
 """The errors of ovs.db.idl for messages that are JSON but not OVSDB's."""
@@ -45,6 +47,10 @@ _BAD_MESSAGE: Final = (ovs.db.error.Error, AssertionError, AttributeError, Index
 
 class SessionLost(Unavailable):
     """The connection broke; its transactions may have been done. A new Session shows it."""
+
+
+class NoLeader(SessionLost):
+    """The server does not lead the cluster to which the database belongs, or is cut off from it, as while the cluster elects."""
 
 
 class LockNotHeld(Unavailable):
@@ -148,7 +154,7 @@ class Replica(ovs_idl.Idl, Generic[I]):  # type: ignore[misc]
         try:
             changed = bool(super().run())
             if self._follows():
-                self.lose("it does not lead its cluster")
+                self.lose(_FOLLOWS)
             elif not self.lost and not self._session.is_alive():
                 self.lose("it does not answer" if probing else why_refused(self.session_name()))
         except _BAD_MESSAGE as error:
@@ -205,7 +211,7 @@ class Replica(ovs_idl.Idl, Generic[I]):  # type: ignore[misc]
 
     def force_reconnect(self) -> None:
         """The server says that it has no such database, or is cut off from its cluster: the connection is lost."""
-        self.lose("it does not serve the database now")
+        self.lose(_CUT_OFF)
 
     def lose(self, reason: str) -> None:
         """Give the connection up, for all callers, with the reason."""
@@ -230,7 +236,8 @@ class Replica(ovs_idl.Idl, Generic[I]):  # type: ignore[misc]
     def require(self) -> None:
         """Raise SessionLost if the connection is lost."""
         if self.lost:
-            raise SessionLost(
+            kind = NoLeader if self.lost in (_FOLLOWS, _CUT_OFF) else SessionLost
+            raise kind(
                 f"OVSDB at {self.session_name()} is not reachable: {self.lost}",
                 f"is ovsdb-server running? is setting {self.database.setting} right?",
             )
