@@ -10,20 +10,26 @@ A port's row comes first, then the annotations in its pod. A row is removed once
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from ipaddress import ip_interface
-from itertools import count
 from typing import Final
 
-from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.logical_ports import NODE_SWITCH
 from userspace_cni.base.notices import Recipient
 from userspace_cni.base.subnets import Address
-from userspace_cni.ovn.address_book import AddressBook, Interface, SwitchSubnet
+from userspace_cni.ovn.address_book import AddressBook, SwitchSubnet
+from userspace_cni.ovn.claimed_addresses import (
+    confirms,
+    is_one_of_each,
+    list_macs,
+    read_claimed_lease,
+    read_claimed_note,
+    read_claimed_row,
+    with_length,
+)
 from userspace_cni.ovn.cluster_pods import ClusterPod, LogicalNetwork, PodNode
-from userspace_cni.ovn.pod_interfaces import LogicalInterface, read_lease
-from userspace_cni.ovn.pod_notes import AddressNote, PortAddresses, make_note, read_noted_addresses
+from userspace_cni.ovn.pod_interfaces import LogicalInterface
+from userspace_cni.ovn.pod_notes import AddressNote, PortAddresses, make_note
 from userspace_cni.ovn.port_claimants import Claimant, Key, PortClaimants
 from userspace_cni.ovn.port_rows import (
     ACTIVATION,
@@ -40,15 +46,11 @@ from userspace_cni.ovn.port_rows import (
     read_row_addresses,
     read_row_macs,
 )
-from userspace_cni.pod import launcher
-from userspace_cni.pod.mac import derive_mac, is_unicast
 
 _ACTIVATES: Final = (25, 9)
 """The first OVN that opens a migrated port at its guest's own announcement. Before, it waits for one of RARP, which a vhost-user
 guest does not send."""
 _STRATEGY: Final = "garp,na"
-_MAC: Final = "0a:58"
-"""How MACs begin that follow from an IPv4 address, as those of ovn-kubernetes."""
 
 
 @dataclass(frozen=True)
@@ -213,12 +215,12 @@ class PodPorts:
         uid, given = claimants[0].pod.owner_uid, self._given.get(name)
         if given is not None and given.uid == uid:
             return True
-        return found is not None and self._may_change(found) and _confirms(found, claimants)
+        return found is not None and self._may_change(found) and confirms(found, claimants)
 
     def _hold(self, pod: ClusterPod, ended: float) -> None:
         for each in self._claimants.list_of(pod):
-            said = _noted(Claimant(pod, each))
-            if said is not None and _is_one_of_each(said.ips) and not self._book.claim(f"ended {pod.uid} {each.port}", said.ips):
+            said = read_claimed_note(Claimant(pod, each))
+            if said is not None and is_one_of_each(said.ips) and not self._book.claim(f"ended {pod.uid} {each.port}", said.ips):
                 self._book.release(f"ended {pod.uid} {each.port}", ended)
 
     def _unclaim(self, name: str, found: FoundLogicalPort | None, now: float, settled: Settled) -> None:
@@ -254,13 +256,13 @@ class PodPorts:
             if self._leased(name, first) is None and found is not None:  # what it has is taken before others get some
                 self._take_row(name, found)
             return
-        if found is not None and found.is_ours and _confirms(found, claimants) and self._keep_row(name, claimants, found):
+        if found is not None and found.is_ours and confirms(found, claimants) and self._keep_row(name, claimants, found):
             return
         for each in claimants:
-            if self._keep(name, each, _noted(each)):
+            if self._keep(name, each, read_claimed_note(each)):
                 return
         if found is not None and found.options.get(VERSION) == uid and self._may_change(found):
-            self._keep(name, first, _of_row(found, self._subnets(self._switch_of(first))))
+            self._keep(name, first, read_claimed_row(found, self._subnets(self._switch_of(first))))
 
     def _keep(self, name: str, claimant: Claimant, said: PortAddresses | None) -> bool:
         """Have the port have these addresses, if a pod can and no other port has them."""
@@ -272,7 +274,7 @@ class PodPorts:
             switch = former if self._is_open(claimant, former) else switch
         if (
             len(said.ips) < len(self._subnets(switch))
-            or not _is_one_of_each(said.ips)
+            or not is_one_of_each(said.ips)
             or not self._book.fits(switch, said.ips)
             or self._book.claim(name, said.ips)
         ):
@@ -282,10 +284,12 @@ class PodPorts:
 
     def _keep_row(self, name: str, claimants: list[Claimant], found: FoundLogicalPort) -> bool:
         """Have the port keep what its row and the annotations say alike: a pod lives with it, whatever its switch has now."""
-        row = _of_row(found, self._subnets(found.switch))
-        if row is None or not _is_one_of_each(row.ips) or self._book.claim(name, row.ips, also_others=True):
+        row = read_claimed_row(found, self._subnets(found.switch))
+        if row is None or not is_one_of_each(row.ips) or self._book.claim(name, row.ips, also_others=True):
             return False
-        noted = (each for each in map(_noted, claimants) if each and {ip.ip for ip in each.ips} == {ip.ip for ip in row.ips})
+        noted = (
+            each for each in map(read_claimed_note, claimants) if each and {ip.ip for ip in each.ips} == {ip.ip for ip in row.ips}
+        )
         has = next(noted, row)
         self._give(name, claimants[0], found.switch, replace(has, mac=has.mac or row.mac), lives=True)
         return True
@@ -295,10 +299,10 @@ class PodPorts:
         book, subnets, ips = self._book, self._subnets(switch), said.ips
         within = [each for each in subnets if any(ip.ip in each.network for ip in ips)]
         gateways = tuple(each.gateway for each in within if each.gateway is not None) if within else said.gateways
-        whole = tuple(_with_length(ip, subnets) for ip in ips)
+        whole = tuple(with_length(ip, subnets) for ip in ips)
         mac = next(
             each
-            for each in _macs_for(claimant, said.mac, ips)
+            for each in list_macs(claimant, said.mac, ips)
             if book.claim_macs(name, switch, [each]) or (lives and book.other_with_mac(name, each))
         )
         self._given[name] = _Given(claimant.pod.owner_uid, switch, PortAddresses(whole, mac, gateways))
@@ -341,7 +345,7 @@ class PodPorts:
             if not ips:
                 return f"logical switch {switch!r} has no free address" if self._subnets(switch) else f"{switch!r} has no subnet"
             self._give(name, first, switch, PortAddresses(ips, ""))
-        if _lease(first) is not None and given is None and self._leased(name, first) is None:
+        if read_claimed_lease(first) is not None and given is None and self._leased(name, first) is None:
             return f"an address or the MAC that is leased to logical port {name} is another port's, or its router's"
         if change := find_change(self._built(name, claimants, switch), found):
             settled.changes.append(change)
@@ -412,7 +416,7 @@ class PodPorts:
 
     def _leased(self, name: str, claimant: Claimant) -> PortAddresses | None:
         """What the network's IPAM plugin has leased; None while that is not known, and for addresses that are not to be known."""
-        has, switch = _lease(claimant), self._switch_of(claimant)
+        has, switch = read_claimed_lease(claimant), self._switch_of(claimant)
         if has is None or any(ip.ip == each.gateway for ip in has.ips for each in self._subnets(switch)):
             return None
         is_taken = self._book.claim(name, has.ips, also_held=True) or not self._book.claim_macs(name, switch, [has.mac])
@@ -431,72 +435,3 @@ class PodPorts:
 
 def _changed(former: Mapping[str, object], now: Mapping[str, object]) -> set[str]:
     return {each for each in former.keys() | now.keys() if former.get(each) != now.get(each)}
-
-
-def _lease(claimant: Claimant) -> PortAddresses | None:
-    """What Multus notes of the IPAM plugin's lease, in an annotation that the pod's author may write, too; None for nothing."""
-    if claimant.interface.network.source != "ipam":
-        return None
-    mac, texts = read_lease(claimant.pod, claimant.interface.ifname)
-    ips = tuple(_whole(each) for each in read_row_addresses(FoundLogicalPort("", (" ".join(texts),))))
-    return PortAddresses(ips, mac) if ips and is_unicast(mac) else None
-
-
-def _words(claimant: Claimant) -> set[str]:
-    """All addresses and MACs that the pod says its port has."""
-    said = _lease(claimant) if claimant.interface.network.source == "ipam" else _noted(claimant)
-    return set(filter(None, [claimant.interface.mac, *([said.mac, *(str(each.ip) for each in said.ips)] if said else [])]))
-
-
-def _confirms(found: FoundLogicalPort, claimants: list[Claimant]) -> bool:
-    """Whether the row is the owner's, and has all that the annotations say."""
-    if found.options.get(VERSION) != claimants[0].pod.owner_uid:
-        return False
-    has = {*map(str, read_row_addresses(found)), *read_row_macs(found)}
-    return all(_words(each) <= has for each in claimants)
-
-
-def _noted(claimant: Claimant) -> PortAddresses | None:
-    """What the pod's annotations say; what cannot be meant is as good as nothing, and is written over."""
-    try:
-        return read_noted_addresses(claimant.pod, claimant.interface)
-    except InvalidConfig:
-        return None
-
-
-def _of_row(found: FoundLogicalPort, subnets: tuple[SwitchSubnet, ...]) -> PortAddresses | None:
-    """What a row of ours says, whose note was not written yet."""
-    ips = tuple(_with_length(_whole(each), subnets) for each in read_row_addresses(found))
-    macs = [text.split()[0] for text in found.addresses if text.split() and text.split()[0].count(":") == 5]
-    return PortAddresses(ips, macs[0]) if ips and macs else None
-
-
-def _is_one_of_each(ips: tuple[Interface, ...]) -> bool:
-    """Whether a port may have these: one address of a family, as it is given. A pod's author could write more, of many ports."""
-    return len({each.version for each in ips}) == len(ips)
-
-
-def _whole(address: Address) -> Interface:
-    return ip_interface(address)
-
-
-def _with_length(ip: Interface, subnets: tuple[SwitchSubnet, ...]) -> Interface:
-    """The address with the prefix length of its subnet."""
-    network = next((each.network for each in subnets if ip.ip in each.network), None)
-    return ip if network is None else type(ip)(f"{ip.ip}/{network.prefixlen}")
-
-
-def _macs_for(claimant: Claimant, said: str, ips: tuple[Interface, ...]) -> Iterator[str]:
-    """The MACs that a port is to have, the first that no other has: what its pod asks for, what follows from its address."""
-    yield from filter(None, (claimant.interface.mac, said, _mac_of(claimant, ips)))
-    for number in count():
-        yield derive_mac(claimant.pod.namespace, claimant.pod.name, claimant.interface.ifname, str(number))
-
-
-def _mac_of(claimant: Claimant, ips: tuple[Interface, ...]) -> str:
-    """The MAC of an interface for which none is given: of a VM as the sidecar derives it, else that of its IPv4 address."""
-    pod, ifname = claimant.pod, claimant.interface.ifname
-    if pod.owner != pod.name:
-        return launcher.derive_mac(pod.namespace, launcher.machine_part(pod.owner), ifname)
-    four = next((each for each in ips if each.version == 4), None)
-    return f"{_MAC}:{four.packed.hex(':')}" if four is not None else derive_mac(pod.namespace, pod.name, ifname)
