@@ -272,9 +272,9 @@ def test_what_a_pods_author_has_wrong_is_told_to_the_pod(api: ApiServer, northbo
     api.add_pod(a_pod("a"))
     wait_until(lambda: noted(api, "a"))
     api.add_pod(a_pod("b", "elsewhere"))
-    wait_until(lambda: told(api, "b", "LogicalPortMissing") == "there is no logical switch 'elsewhere'")
+    wait_until(lambda: told(api, "b", "LogicalPortMissing") == "eth0: there is no logical switch 'elsewhere'")
     northbound.nbctl("lr-add", "r", "--", "lrp-add", "r", "rtos", "0a:00:00:00:00:01", "192.168.1.3/24")
-    why = "logical port default_a has 192.168.1.3, and router port rtos has it, too"
+    why = "eth0: logical port default_a has 192.168.1.3, and router port rtos has it, too"
     wait_until(lambda: told(api, "a", "AddressConflict") == why)
     assert (kept.ports.obstacles, kept.ports.problems()) == ([], [])
 
