@@ -142,9 +142,9 @@ class AddressBook:
         return ""
 
     def note_other(self, port: str, addresses: Iterable[Interface | Address]) -> None:
-        """Note that a port which is not ours to change has these addresses, whoever has them, too.
+        """Note that a port which is not ours to change has these addresses, also where another one has them.
 
-        What another port has becomes this one's when that one ends: nobody else gets it.
+        What another port has becomes this one's when that one ends, and no third port gets it.
         """
         wanted: tuple[_Number, ...] = tuple(dict.fromkeys(map(_number, addresses)))
         if self._others.get(port) == wanted:
@@ -225,7 +225,7 @@ class AddressBook:
                     del self._sharing[number]
 
     def _free(self, number: _Number) -> None:
-        """Nobody has it any more, unless others share it: then it is the first one's of these."""
+        """No port has it any more, unless others share it: then it is the first one's of these."""
         self._taken.pop(number, None)
         if number in self._sharing:
             heir, *rest = self._sharing.pop(number)

@@ -808,7 +808,7 @@ def test_an_address_that_another_port_gets_by_hand(restarted: bool) -> None:
 
 
 def test_a_row_that_a_start_finds_without_its_pod_has_its_address_held() -> None:
-    """All controllers were away when the pod ended: whoever still knows its address reaches no other pod by it."""
+    """All controllers were away when the pod ended: who still knows its address reaches no other pod by it."""
     world = World()
     world.add(a_pod())
     world.settled()
