@@ -1,4 +1,4 @@
-"""`userspace-cni ovn` and the former tools, with OVN's northbound database served without OVN, and without a switch."""
+"""`userspace-cni ovn` and the former tools, with the northbound database and a switch's OVSDB, and no daemon of OVN or OVS."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.lab.ovn.database import NorthboundDatabase
+from tests.lab.ovn.switch_database import SwitchDatabase
 from tests.unit.cli.test_cli_streams import environ
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig
@@ -24,6 +25,12 @@ from userspace_cni.ovn.topology_values import subnets_of
 
 CLUSTER = ("init-cluster", "--cluster-subnet", "10.244.0.0/16,fd00:10:244::/56")
 NODE = ("init-node", "--no-chassis", "--node", "n1", "--subnet", "10.244.1.0/24,fd00:10:244:1::/64")
+
+
+@pytest.fixture
+def switch_database() -> Iterator[SwitchDatabase]:
+    with TemporaryDirectory(prefix="sw-") as text, SwitchDatabase(Path(text)) as served:
+        yield served
 
 
 Run = Callable[..., Result]
@@ -38,11 +45,12 @@ def settings(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(database: NorthboundDatabase, tmp_path: Path, settings: Path) -> Run:
+def run(database: NorthboundDatabase, switch_database: SwitchDatabase, tmp_path: Path, settings: Path) -> Run:
     """Runs a command of `ovn`, or of another program; it has to end with `code`."""
 
     def invoke(*arguments: str, code: int = 0, program: click.Command = userspace_cni) -> Result:
-        env = {**environ(tmp_path), "USERSPACE_CNI_OVN_NB": database.remote("unix"), "USERSPACE_CNI_CONFIG": str(settings)}
+        databases = {"USERSPACE_CNI_OVN_NB": database.remote("unix"), "USERSPACE_CNI_OVSDB": switch_database.remote}
+        env = {**environ(tmp_path), **databases, "USERSPACE_CNI_CONFIG": str(settings)}
         words = ["ovn", *arguments] if program is userspace_cni else list(arguments)
         done = CliRunner(env=env).invoke(program, words)
         assert done.exit_code == code, done.output

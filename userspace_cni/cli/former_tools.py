@@ -18,11 +18,14 @@ from userspace_cni.base.settings import load
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.main import run_program, userspace_cni
-from userspace_cni.cli.ovn.asking_for_port import ask_for_port
-from userspace_cni.cli.ovn.opened_databases import give_time, open_databases, show_changes
+from userspace_cni.cli.ovn.node_setup import RowWriter, SetUp, set_up
+from userspace_cni.cli.ovn.opened_databases import open_databases, show_changes
 from userspace_cni.cli.site import CommandRefused, NodeCommand, Site
+from userspace_cni.ovn.chassis_ids import find_missing_datapath
+from userspace_cni.ovn.databases import OvnDatabases
+from userspace_cni.ovn.desired_rows import Changes
 from userspace_cni.ovn.setting_up import AskedNode, WriteMode, init_both, init_node
-from userspace_cni.ovn.topology import LogicalCluster
+from userspace_cni.ovn.topology import LogicalCluster, LogicalNode
 from userspace_cni.ovn.topology_values import subnets_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,9 +49,12 @@ def _tls(command: F) -> F:
 @click.option("--cluster-ip-subnet", required=True, help="The subnet of all pods.")
 @click.option("--master-switch-subnet", required=True, help="That of this node's.")
 @click.option("--node-name", required=True, help="This node's name, and the router's.")
+@click.option("--adopt", is_flag=True, help="Rows of these names that are not ours become ours, as those of the tools of then.")
 @_tls
 @click.pass_context
-def master_init(ctx: click.Context, /, cluster_ip_subnet: str, master_switch_subnet: str, node_name: str, **keys: str) -> None:
+def master_init(
+    ctx: click.Context, /, cluster_ip_subnet: str, master_switch_subnet: str, node_name: str, *, adopt: bool, **keys: str
+) -> None:
     """Make the cluster's router and join switch, and this node's switch, in one transaction."""
     _succeeded_by("userspace-cni ovn init-cluster and init-node")
     cluster = LogicalCluster(
@@ -57,28 +63,31 @@ def master_init(ctx: click.Context, /, cluster_ip_subnet: str, master_switch_sub
     _open(ctx, keys)
     site, databases = open_databases(ctx)
     asked = AskedNode(node_name, subnets_of(master_switch_subnet, "--master-switch-subnet"))
-    node, changes = init_both(databases.northbound, cluster, asked, WriteMode(give_time()))
-    show_changes(changes, {}, dry_run=False)
-    ask_for_port(site, node)
+    _set_up(site, databases, lambda mode: init_both(databases.northbound, cluster, asked, mode), adopt=adopt)
 
 
 @overlay.command("minion-init", cls=NodeCommand)
 @click.option("--cluster-ip-subnet", required=True, help="The subnet of all pods.")
 @click.option("--minion-switch-subnet", required=True, help="That of this node's.")
 @click.option("--node-name", required=True, help="This node's name.")
+@click.option("--adopt", is_flag=True, help="Rows of these names that are not ours become ours, as those of the tools of then.")
 @_tls
 @click.pass_context
-def minion_init(ctx: click.Context, /, cluster_ip_subnet: str, minion_switch_subnet: str, node_name: str, **keys: str) -> None:
+def minion_init(
+    ctx: click.Context, /, cluster_ip_subnet: str, minion_switch_subnet: str, node_name: str, *, adopt: bool, **keys: str
+) -> None:
     """Make this node's switch, and its port on the cluster's router."""
     _succeeded_by("userspace-cni ovn init-node")
     reached = subnets_of(cluster_ip_subnet, "--cluster-ip-subnet")
     _open(ctx, keys)
     site, databases = open_databases(ctx)
     asked = AskedNode(node_name, subnets_of(minion_switch_subnet, "--minion-switch-subnet"))
-    node, changes = init_node(databases.northbound, asked, WriteMode(give_time()))
-    node = node if node.cluster_subnets else dataclasses.replace(node, cluster_subnets=reached)
-    show_changes(changes, {}, dry_run=False)
-    ask_for_port(site, node)
+
+    def write_rows(mode: WriteMode) -> tuple[LogicalNode, Changes]:
+        node, changes = init_node(databases.northbound, asked, mode)
+        return (node if node.cluster_subnets else dataclasses.replace(node, cluster_subnets=reached)), changes
+
+    _set_up(site, databases, write_rows, adopt=adopt)
     view.note("the plugin and its network are put in place by userspace-cni install, and not here")
 
 
@@ -122,18 +131,19 @@ def nics_to_bridge(ctx: click.Context, nics: tuple[str, ...]) -> None:
 
 @click.command("ovn-k8s-watcher", cls=NodeCommand, context_settings=_DAEMON)
 @click.option("--overlay", "is_overlay", is_flag=True, help="As always.")
+@click.option("--adopt", is_flag=True, help="Have rows of the names of pods' ports that are not marked become ours.")
 @click.option("--pidfile", is_flag=False, flag_value="its default", default="", help="Without effect.")
 @click.option("--log-file", is_flag=False, flag_value="its default", default="", help="Without effect.")
 @click.option("--detach", is_flag=True, help="Without effect.")
 @click.pass_context
-def watcher(ctx: click.Context, /, **given: Any) -> None:
+def watcher(ctx: click.Context, /, *, adopt: bool, **given: Any) -> None:
     """Give pods logical ports, until SIGTERM: `userspace-cni ovn watch`. It stays in the foreground, and logs to stderr."""
     _without_effect(ctx, {key: value for key, value in given.items() if key != "is_overlay"})
     _succeeded_by("userspace-cni ovn watch")
     group = userspace_cni.get_command(ctx, "ovn")
     if group is None:
         raise CommandRefused("this installation has no command ovn", FOUND)
-    with group.make_context("ovn", ["watch"], parent=ctx) as made:
+    with group.make_context("ovn", ["watch", *(["--adopt"] if adopt else [])], parent=ctx) as made:
         made.command.invoke(made)
 
 
@@ -168,6 +178,12 @@ def run_watcher() -> int:
 def run_gateway_helper() -> int:
     """The program ovn-k8s-gateway-helper; its exit code."""
     return run_program(gateway_helper)
+
+
+def _set_up(site: Site, databases: OvnDatabases, rows: RowWriter, *, adopt: bool) -> None:
+    """Make the node's rows, port and datapath. Then, too, its other external_ids were set by hand before."""
+    _, changes, ids = set_up(site, databases, SetUp(rows, find_missing_datapath, adopt=adopt))
+    show_changes(changes, ids, dry_run=False)
 
 
 def _open(ctx: click.Context, keys: Mapping[str, str]) -> None:

@@ -30,7 +30,7 @@ from userspace_cni.kube.resources import NETWORK_DEFINITIONS, NODES
 from userspace_cni.ovn.cluster_pods import LogicalNetwork, keep_network, keep_node
 from userspace_cni.ovn.pod_notes import AddressNote
 from userspace_cni.ovn.pod_ports import PortRules
-from userspace_cni.ovn.remotes import tls_files
+from userspace_cni.ovn.remotes import reached_files, reached_remote, tls_files
 from userspace_cni.ovsdb.database import Tls
 
 LEASE = "userspace-cni-ovn"
@@ -46,8 +46,11 @@ class PortTask:
     rules: PortRules
 
 
-def read_task(settings: Settings, remote: str = "", *, adopts: bool = False) -> PortTask:
-    """What the settings say of it; `remote`: where the database is, unless they say it. Raises InvalidConfig."""
+def read_task(settings: Settings, remote: str = "", *, adopts: bool = False, map_path: Callable[[str], str] = str) -> PortTask:
+    """What the settings say of it; `remote`: where the database is, unless they say it. Raises InvalidConfig.
+
+    `map_path`: a path of the settings as this process reaches it.
+    """
     remote = settings.ovn_nb or remote
 
     def allows(require: Callable[[], None]) -> bool:
@@ -64,11 +67,9 @@ def read_task(settings: Settings, remote: str = "", *, adopts: bool = False) -> 
         return allows(lambda: require_without_security(settings.rules, namespace, switch, ""))
 
     default = LogicalNetwork("default") if settings.ovn_default_network else None
-    return PortTask(
-        remote,
-        tls_files(settings, remote),
-        PortRules(settings.ovn_naming, default, may_have, may_send, adopts, settings.ovn_pod_ports),
-    )
+    tls = reached_files(tls_files(settings, remote), map_path)
+    rules = PortRules(settings.ovn_naming, default, may_have, may_send, adopts, settings.ovn_pod_ports)
+    return PortTask(reached_remote(remote, map_path), tls, rules)
 
 
 class PodPortKeeper(Supervisor):

@@ -10,21 +10,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 SYSTEM_ID = "system-id"
+_DATAPATH = "ovn-bridge-datapath-type"
+_USERSPACE = "netdev"
 
 
 @dataclass(frozen=True)
 class AskedChassis:
-    """What was asked for. Empty values leave what is there. `checksum`: whether tunnels have checksums, None for OVN's default.
+    """What was asked for. Empty values leave what is there; tunnels that are of no type become Geneve's. `checksum`: whether
+    tunnels have checksums, None to leave that, too.
 
     `northbound`: read by our commands and ovn-kubernetes' first tools, not by OVN.
     """
 
     northbound: str = ""
     southbound: str = ""
-    encap_type: str = "geneve"
+    encap_type: str = ""
     encap_ip: str = ""
     checksum: bool | None = None
-    datapath: str = "netdev"
+    datapath: str = _USERSPACE
     system_id: str = ""
 
 
@@ -33,13 +36,18 @@ def find_changed_ids(asked: AskedChassis, found: Mapping[str, str]) -> dict[str,
     wanted = {
         "ovn-nb": asked.northbound,
         "ovn-remote": asked.southbound,
-        "ovn-encap-type": asked.encap_type if asked.encap_ip or not found.get("ovn-encap-type") else "",
+        "ovn-encap-type": asked.encap_type or ("" if found.get("ovn-encap-type") else "geneve"),
         "ovn-encap-ip": asked.encap_ip,
         "ovn-encap-csum": "" if asked.checksum is None else str(asked.checksum).lower(),
-        "ovn-bridge-datapath-type": asked.datapath,
+        _DATAPATH: asked.datapath,
         SYSTEM_ID: "" if found.get(SYSTEM_ID) else asked.system_id,
     }
     return {key: value for key, value in wanted.items() if value and found.get(key) != value}
+
+
+def find_missing_datapath(found: Mapping[str, str]) -> dict[str, str]:
+    """The keys to write so that the integration bridge has a datapath: the userspace one, unless another one was chosen."""
+    return {} if found.get(_DATAPATH) else {_DATAPATH: _USERSPACE}
 
 
 def list_missing_ids(found: Mapping[str, str]) -> tuple[str, ...]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_interface, ip_network
 from typing import Any
 
 from userspace_cni.attachment.steps import OWNER
-from userspace_cni.base.errors import NameTaken
+from userspace_cni.base.errors import NameTaken, RowsRefused
 from userspace_cni.ovn.desired_rows import SCOPE, RowKey
 from userspace_cni.ovn.northbound import NorthboundSession
-from userspace_cni.ovn.northbound_tables import LOAD_BALANCER_GROUP, ROUTER, ROUTER_PORT, SWITCH, SWITCH_PORT
+from userspace_cni.ovn.northbound_tables import CONNECTION, LOAD_BALANCER_GROUP, ROUTER, ROUTER_PORT, SWITCH, SWITCH_PORT
 from userspace_cni.ovn.topology import CLUSTER_ROUTER, NODE_KEY, SUBNETS_KEY, Subnet, balancer_keys, node_scope
-from userspace_cni.ovsdb.column_values import read_references, value_of
+from userspace_cni.ovsdb.column_values import read_references, table_of, value_of
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class FoundCluster:
     """The cluster's router. `subnets`: as `init-cluster` was told, () of a router that it did not make.
 
     `joins`: the networks of the router's other ports, by their names. `groups`: the server knows groups of load balancers.
+    `others_targets`: where the database listens because of rows that are not ours.
     """
 
     router: str = ""
@@ -38,12 +39,13 @@ class FoundCluster:
     nodes: Mapping[str, KnownNode] = field(default_factory=dict)
     groups: bool = True
     balancers: tuple[RowKey, ...] = ()
+    others_targets: frozenset[str] = frozenset()
 
 
 def find_cluster(session: NorthboundSession, router: str = "") -> FoundCluster:
     """The cluster with the router of that name, "" for the one that is marked as a cluster's. Only within `look`.
 
-    Raises NameTaken where several are marked, and none is named.
+    Raises NameTaken where several are marked, and none is named; RowsRefused where a row's addresses are none.
     """
     marked = [row for row in session.rows(ROUTER) if CLUSTER_ROUTER.items() <= value_of(row, "external_ids").items()]
     found = [row for row in (session.rows(ROUTER) if router else marked) if not router or value_of(row, "name") == router]
@@ -51,19 +53,24 @@ def find_cluster(session: NorthboundSession, router: str = "") -> FoundCluster:
         names = ", ".join(sorted(f"{value_of(row, 'name')} ({row.uuid})" for row in found))
         raise NameTaken(f"there are several routers of a cluster: {names}", "--router names one; delete one that is not in use")
     groups = session.replica.has(LOAD_BALANCER_GROUP, "name")
+    others = frozenset(
+        value_of(each, "target") for each in session.rows(CONNECTION) if value_of(each, "external_ids").get("owner") != OWNER
+    )
     if not found:
-        return FoundCluster(groups=groups)
+        return FoundCluster(groups=groups, others_targets=others)
     (row,) = found
+    said = value_of(row, "external_ids").get(SUBNETS_KEY, "")
     ports = {value_of(each, "name"): each for each in _ports(session, row)}
     nodes = {each.name: each for each in (_node(switch, ports) for switch in session.rows(SWITCH)) if each is not None}
     own = {f"rtos-{name}" for name in nodes}
     return FoundCluster(
         router=value_of(row, "name"),
-        subnets=tuple(ip_network(each) for each in value_of(row, "external_ids").get(SUBNETS_KEY, "").split(",") if each),
+        subnets=_read(row, "external_ids", ip_network, [each for each in said.split(",") if each]),
         joins={name: _networks(port) for name, port in ports.items() if name not in own and not name.startswith("rtos-")},
         nodes=nodes,
         groups=groups,
         balancers=_balancers(session, value_of(row, "name")),
+        others_targets=others,
     )
 
 
@@ -73,7 +80,19 @@ def _ports(session: NorthboundSession, router: Any) -> list[Any]:
 
 
 def _networks(port: Any) -> tuple[Subnet, ...]:
-    return tuple(ip_interface(each).network for each in value_of(port, "networks"))
+    return _read(port, "networks", lambda text: ip_interface(text).network, value_of(port, "networks"))
+
+
+def _read(row: Any, column: str, read: Callable[[str], Subnet], texts: Sequence[str]) -> tuple[Subnet, ...]:
+    """What the texts say, which the row has in this column. Raises RowsRefused for one that says nothing."""
+    try:
+        return tuple(map(read, texts))
+    except ValueError as error:
+        name, table = value_of(row, "name"), table_of(row)
+        raise RowsRefused(
+            f"reading the cluster's subnets from OVN's northbound database: {column} of {table} {name}: {error}",
+            f"ovn-nbctl list {table} {name} shows it: correct or delete it",
+        ) from None
 
 
 def _node(switch: Any, ports: Mapping[str, Any]) -> KnownNode | None:

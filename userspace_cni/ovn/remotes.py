@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from userspace_cni.base.errors import InvalidConfig
@@ -37,6 +37,17 @@ def tls_files(settings: Settings, remote: str) -> Tls | None:
             f"OVN at {remote}: {' and '.join(missing)} must be set", "TLS needs a key, a certificate and its CA's"
         )
     return Tls(*files.values())
+
+
+def reached_remote(remote: str, map_path: Callable[[str], str]) -> str:
+    """The remote as this process reaches it: `map_path` translates a path of the host. Raises DirectoryRefused as it does."""
+    parts = [each.partition(":") for each in split_remote(remote)]
+    return ",".join(f"unix:{map_path(place)}" if kind == "unix" else f"{kind}:{place}" for kind, _, place in parts)
+
+
+def reached_files(tls: Tls | None, map_path: Callable[[str], str]) -> Tls | None:
+    """The files as this process reaches them, as `reached_remote`."""
+    return None if tls is None else Tls(map_path(tls.key), map_path(tls.certificate), map_path(tls.authority))
 
 
 def _remote(setting: str, value: str, external_ids: Mapping[str, str]) -> str:

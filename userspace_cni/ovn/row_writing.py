@@ -28,6 +28,8 @@ HOLDERS: Final[Mapping[str, tuple[str, str]]] = {
     NAT: (ROUTER, "nat"),
 }
 """What has the rows of a table, and the column for them."""
+_NAMES: Final[Mapping[str, str]] = {CONNECTION: "target"}
+"""By which column people know a row, where that is not `name`."""
 _RACED: Final = ("duplicate", "constraint violation")
 """The server's words when another writer was first: with the row's UUID, or with its name where names are unique."""
 
@@ -80,7 +82,8 @@ class SessionRows:
         """The rows of this name, where the table has names; and the one row of the root table."""
         if key.table == self._replica.database.root:
             return (self._session.root(),)
-        if not self.has(key.table, "name"):
+        column = _NAMES.get(key.table, "name")
+        if not self.has(key.table, column):
             return ()
         if key.table in self._replica.database.unique:
             row = self._session.row(key.table, key.name)
@@ -88,7 +91,7 @@ class SessionRows:
         if key.table not in self._names:
             names = self._names.setdefault(key.table, {})
             for row in self._session.rows(key.table):
-                names.setdefault(value_of(row, "name"), []).append(row)
+                names.setdefault(value_of(row, column), []).append(row)
         return self._names[key.table].get(key.name, ())
 
     def _key(self, row: Any) -> RowKey:

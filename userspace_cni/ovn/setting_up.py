@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import InvalidConfig, NameTaken
+from userspace_cni.base.errors import InvalidConfig, NameTaken, UserspaceError
 from userspace_cni.ovn.desired_rows import Changes, DesiredRow, RowKey
 from userspace_cni.ovn.known_cluster import FoundCluster, find_cluster
 from userspace_cni.ovn.northbound import NorthboundClient, NorthboundSession
@@ -45,7 +45,7 @@ def init_cluster(client: NorthboundClient, cluster: LogicalCluster, mode: WriteM
     """
 
     def plan(session: NorthboundSession) -> Sequence[DesiredRow]:
-        return plan_cluster(cluster, find_cluster(session, cluster.router))
+        return plan_cluster(cluster, find_cluster(session, cluster.router), adopt=mode.adopt)
 
     return _write(client, RowPlan(plan, CLUSTER_SCOPE, mode.adopt, RowKey(ROUTER, cluster.router)), mode)
 
@@ -61,7 +61,7 @@ def init_both(
 
     def plan(session: NorthboundSession) -> Sequence[DesiredRow]:
         known = find_cluster(session, cluster.router)
-        rows = plan_cluster(cluster, known)
+        rows = plan_cluster(cluster, known, adopt=mode.adopt)
         known = replace(known, router=cluster.router, subnets=cluster.subnets, balancers=cluster.balancers)
         judged[:] = [node] = [judge_node(asked, known)]
         return [*rows, *(replace(each, scope=node.scope) for each in node_rows(node))]
@@ -88,8 +88,11 @@ def init_node(client: NorthboundClient, asked: AskedNode, mode: WriteMode) -> tu
     return judged[0], changes
 
 
-def plan_cluster(cluster: LogicalCluster, known: FoundCluster) -> tuple[DesiredRow, ...]:
-    """The cluster's rows, beside what is there. Raises InvalidConfig. Pure."""
+def plan_cluster(cluster: LogicalCluster, known: FoundCluster, *, adopt: bool = False) -> tuple[DesiredRow, ...]:
+    """The cluster's rows, beside what is there. Raises InvalidConfig. Pure.
+
+    Where others have the database listen already it does, so that no row of ours is needed, unless theirs is to become ours.
+    """
     require_apart(cluster.joins, "--join-subnet", {"the cluster": cluster.subnets})
     for node in known.nodes.values():
         for subnet in node.subnets:
@@ -98,7 +101,8 @@ def plan_cluster(cluster: LogicalCluster, known: FoundCluster) -> tuple[DesiredR
                     f"--cluster-subnet is {' and '.join(map(str, cluster.subnets))}, and node {node.name} has {subnet}",
                     "it must have the subnets of all nodes",
                 )
-    return cluster_rows(cluster if known.groups else replace(cluster, pair=True))
+    targets = tuple(each for each in cluster.connections if adopt or each not in known.others_targets)
+    return cluster_rows(replace(cluster, pair=cluster.pair or not known.groups, connections=targets))
 
 
 def judge_node(asked: AskedNode, known: FoundCluster) -> LogicalNode:
@@ -126,16 +130,16 @@ def judge_node(asked: AskedNode, known: FoundCluster) -> LogicalNode:
 
 
 def _read_router(client: NorthboundClient, deadline: Deadline) -> str:
-    """The name of the cluster's router, "" for none. Raises Unavailable, and NameTaken where there are several."""
+    """The name of the cluster's router, "" for none. Raises Unavailable, and as `find_cluster`."""
 
-    def look(session: NorthboundSession) -> FoundCluster | NameTaken:
+    def look(session: NorthboundSession) -> FoundCluster | UserspaceError:
         try:
             return find_cluster(session)
-        except NameTaken as error:
+        except UserspaceError as error:  # it is the caller's, and none of the session's thread
             return error
 
     found = client.read(look, frozenset(), "looking at OVN's northbound database", deadline, enough=lambda _: False)
-    if isinstance(found, NameTaken):
+    if isinstance(found, UserspaceError):
         raise found
     return found.router
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from userspace_cni.base.settings import Settings
-from userspace_cni.cli.network.own_settings import replace_block
+from userspace_cni.cli.network.own_settings import append_table, plan_block
 from userspace_cni.cli.site import CommandRefused, Site
 
 GATEWAY = '[[gateway]]\nport = "gw0"\nbridge = "br0"\naddresses = ["10.0.0.1/24"]\n'
@@ -21,8 +21,20 @@ def test_what_follows_a_part_without_its_end_stays(tmp_path: Path) -> None:
     site = Site(settings, environ={"USERSPACE_CNI_CONFIG": str(file)})
     file.write_text(f"# written by us: begin\n{GATEWAY}{AFTER}")
     with pytest.raises(CommandRefused, match="written by us: end"):
-        replace_block(site, "gateway", "us", GATEWAY.replace("10.0.0.1", "10.0.0.2"))
+        plan_block(site, "gateway", "us", GATEWAY.replace("10.0.0.1", "10.0.0.2"))
     assert file.read_text() == f"# written by us: begin\n{GATEWAY}{AFTER}"
     file.write_text(f"# written by us: begin\n{GATEWAY}# written by us: end\n{AFTER}")
-    assert replace_block(site, "gateway", "us", GATEWAY.replace("10.0.0.1", "10.0.0.2"))
+    assert plan_block(site, "gateway", "us", GATEWAY.replace("10.0.0.1", "10.0.0.2")).write()
     assert file.read_text() == f"# written by us: begin\n{GATEWAY.replace('10.0.0.1', '10.0.0.2')}# written by us: end\n{AFTER}"
+
+
+def test_what_was_written_after_a_table_stays_when_that_is_taken_back(tmp_path: Path) -> None:
+    """Another command may have added its own meanwhile."""
+    file = tmp_path / "config.toml"
+    site = Site(Settings(state_dir=str(tmp_path / "state")), environ={"USERSPACE_CNI_CONFIG": str(file)})
+    file.write_text('log_level = "info"\n')
+    take_back = append_table(site, "gateway", GATEWAY)
+    append_table(site, "gateway", AFTER.lstrip())
+    take_back()
+    assert 'port = "gw0"' not in file.read_text()
+    assert file.read_text().endswith(AFTER)

@@ -139,7 +139,9 @@ def test_a_node_that_is_there_keeps_its_subnet() -> None:
 
 def test_keys_of_a_chassis() -> None:
     """Only those that differ are written, a system-id that is there stays, and the datapath is the userspace one."""
-    asked = AskedChassis("tcp:192.0.2.1:6641", "tcp:192.0.2.1:6642", encap_ip="192.0.2.7", checksum=False, system_id="new")
+    asked = AskedChassis(
+        "tcp:192.0.2.1:6641", "tcp:192.0.2.1:6642", "geneve", encap_ip="192.0.2.7", checksum=False, system_id="new"
+    )
     ids = find_changed_ids(asked, {"system-id": "old", "ovn-encap-type": "vxlan"})
     assert ids == {
         "ovn-nb": "tcp:192.0.2.1:6641",
@@ -151,4 +153,5 @@ def test_keys_of_a_chassis() -> None:
     }
     assert find_changed_ids(asked, {**ids, "system-id": "old"}) == {}
     assert find_changed_ids(AskedChassis(system_id="new"), {})["system-id"] == "new"
+    assert find_changed_ids(AskedChassis(), {})["ovn-encap-type"] == "geneve"
     assert list_missing_ids({"system-id": "x", "ovn-remote": "y"}) == ("ovn-encap-type", "ovn-encap-ip")

@@ -5,8 +5,13 @@ The file is replaced in one step. A table is refused where it would take the pla
 
 from __future__ import annotations
 
+import fcntl
+import os
+import time
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,9 +19,12 @@ from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.settings import TABLES_OF_FILE, files
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
-from userspace_cni.cli.site import CommandRefused, Site
+from userspace_cni.cli.site import CommandRefused, Site, patient
 from userspace_cni.network.spec_list import SETTINGS
 
+LOCK_S: Final = 60.0
+"""Seconds for which another command may hold the file, on a node that is not busy: it writes OVN's databases meanwhile."""
+_PAUSE_S: Final = 0.05
 _CALLED: Final[Mapping[str, tuple[str, str]]] = {
     "provider_network": ("name", "provider networks"),
     "gateway": ("port", "gateways"),
@@ -25,34 +33,78 @@ _CALLED: Final[Mapping[str, tuple[str, str]]] = {
 """Of each table of specs, what its specs are called by, and what they are."""
 
 
+@dataclass(frozen=True)
+class FileChange:
+    """Another text of the node's own settings file at `path`, judged and not yet written. `former`: the text that it replaces."""
+
+    path: Path
+    former: str
+    text: str
+
+    def write(self) -> bool:
+        """Write it; whether it is another text. Raises CommandRefused."""
+        if self.text == self.former:
+            return False
+        write(self.path, self.text)
+        view.note(f"written to {self.path}")
+        return True
+
+
+@contextmanager
+def hold_file(site: Site) -> Iterator[None]:
+    """Keep other commands from the node's own settings file meanwhile: each replaces what it has read. Raises CommandRefused.
+
+    The lock is that of the directory, which goes with the process, and leaves nothing.
+    """
+    directory = own_file(site).parent
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise CommandRefused(f"opening {directory}: {error.strerror}", FOUND) from error
+    try:
+        _lock(fd, directory)
+        yield
+    finally:
+        os.close(fd)
+
+
 def append_table(site: Site, key: str, table: str) -> Callable[[], object]:
     """Add the table `key`, whose text is `table`, to the node's own settings file; returns what takes it back.
 
     Raises CommandRefused and UserspaceError.
     """
     path = own_file(site)
-    former = read(path)
-    return write_changed(site, key, former, f"{former.rstrip()}\n\n{table}" if former.strip() else table)
+    with hold_file(site):
+        former = read(path)
+        change = judge(site, key, FileChange(path, former, f"{former.rstrip()}\n\n{table}" if former.strip() else table))
+        change.write()
+
+    def take_back() -> None:
+        with hold_file(site):
+            found = read(path)  # another command may have written beside it
+            write(path, former if found == change.text else found.replace(table, "", 1))
+
+    return take_back
 
 
-def replace_block(site: Site, key: str, by: str, table: str) -> bool:
-    """Have the file's part that is written `by` a command be the table `key` with this text; whether it was another.
+def plan_block(site: Site, key: str, by: str, table: str) -> FileChange:
+    """The file with its part that is written `by` a command as the table `key` with this text, "" for no such part.
 
     It begins and ends with comments, so that the command finds it. Raises CommandRefused and UserspaceError.
     """
-    former = read(own_file(site))
+    path = own_file(site)
+    former = read(path)
     first, last = f"# written by {by}: begin\n", f"# written by {by}: end\n"
     head, found, rest = former.partition(first)
     _, ended, tail = rest.partition(last)
     if found and not ended:  # what follows may be an administrator's
-        lacking = f"{own_file(site)} has the line '{first.strip()}' and none '{last.strip()}'"
+        lacking = f"{path} has the line '{first.strip()}' and none '{last.strip()}'"
         raise CommandRefused(f"{lacking}: write that below the table of this command", FOUND)
+    if not table:
+        return judge(site, key, FileChange(path, former, f"{head}{tail}"))
     head = head if found or not head.strip() else f"{head.rstrip()}\n\n"
-    text = f"{head}{first}{table}{last}{tail}"
-    if text == former:
-        return False
-    write_changed(site, key, former, text)
-    return True
+    return judge(site, key, FileChange(path, former, f"{head}{first}{table}{last}{tail}"))
 
 
 def own_file(site: Site) -> Path:
@@ -68,10 +120,12 @@ def read(path: Path) -> str:
         raise CommandRefused(f"reading {path}: {error}", FOUND) from error
 
 
-def write_changed(site: Site, key: str, former: str, text: str) -> Callable[[], object]:
-    """Write the settings file with another table `key`; returns what takes that back. Raises CommandRefused, UserspaceError."""
-    path, (name, what) = own_file(site), _CALLED[key]
-    known = _names(text, path)
+def judge(site: Site, key: str, change: FileChange) -> FileChange:
+    """The change, if the file may have it: another table `key`. Raises CommandRefused, UserspaceError."""
+    path, (name, what) = change.path, _CALLED[key]
+    if change.text == change.former:
+        return change
+    known = _names(change.text, path)
     if not any(Path(each).exists() for each in files(site.environ)):
         records = site.node.store.journal.node_records()
         kept = [each.ifname for each in records if each.network == SETTINGS and each.ifname not in known]
@@ -82,15 +136,16 @@ def write_changed(site: Site, key: str, former: str, text: str) -> Callable[[], 
                 FOUND,
             )
     in_force: Iterable[Any] = getattr(site.settings, TABLES_OF_FILE[key][0])
-    if {getattr(each, name) for each in in_force} - known - _names(former, path):
+    if {getattr(each, name) for each in in_force} - known - _names(change.former, path):
         raise CommandRefused(
             f"the {what} of this node are in {view.join(files(site.environ)[:-1])}, and one in {path} takes the place of all "
             "of them: add it there, or write all of them here",
             FOUND,
         )
-    write(path, text)
-    view.note(f"written to {path}")
-    return lambda: write(path, former)
+    nearest = next(each for each in path.parents if each.exists())
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise CommandRefused(f"writing {path}: {nearest} cannot be written: look at its mount and its rights", FOUND)
+    return change
 
 
 def write(path: Path, text: str) -> None:
@@ -120,3 +175,19 @@ def _names(text: str, path: Path) -> set[str]:
         for key, (name, _) in _CALLED.items()
         for each in TABLES_OF_FILE[key][1](raw.get(key, []), f"settings file {path}")  # type: ignore[attr-defined]
     }
+
+
+def _lock(fd: int, directory: Path) -> None:
+    """Take the directory's lock. Raises CommandRefused when another process has it for too long."""
+    deadline, told = patient(LOCK_S), False
+    while deadline.remaining():
+        with suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        if not told:
+            view.note(f"another command writes the settings in {directory}: waiting for its end")
+            told = True
+        time.sleep(_PAUSE_S)
+    raise CommandRefused(
+        f"another command has held the settings in {directory} for {LOCK_S:g} s: ps has it, with userspace-cni in its line", FOUND
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -11,7 +12,7 @@ import click
 
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cli import view
-from userspace_cni.cli.ovn.asking_for_port import ask_for_port
+from userspace_cni.cli.ovn.node_setup import SetUp, set_up
 from userspace_cni.cli.ovn.opened_databases import describe_changes, give_time, open_databases, show_changes
 from userspace_cni.cli.site import NodeCommand, Site
 from userspace_cni.ovn.chassis_ids import AskedChassis, find_changed_ids
@@ -79,7 +80,7 @@ def cluster_command(
 @click.option("--subnet", default="", metavar="CIDR[,CIDR6]", help="That of the node's pods.  [default: Node's podCIDRs]")
 @click.option("--router", default="", help="The router, where there are several clusters'.")
 @click.option("--encap-ip", default="", metavar="IP", help="This machine's address for tunnels.")
-@click.option("--encap-type", type=click.Choice(ENCAP_TYPES), default=ENCAP_TYPES[0], show_default=True)
+@click.option("--encap-type", type=click.Choice(ENCAP_TYPES), help="Of tunnels.  [default: as it is, else geneve]")
 @click.option("--encap-csum/--no-encap-csum", default=None, help="Whether tunnels have checksums.  [default: OVN's]")
 @click.option("--no-chassis", is_flag=True, help="Write the database only, as for another machine.")
 @click.option("--no-management-port", is_flag=True, help="The node has no logical port of its own.")
@@ -98,27 +99,18 @@ def node_command(ctx: click.Context, /, **given: Any) -> None:
     name = given["node"] or site.drivers.installation.name
     if not subnets and (found := read_pod_subnets(site.drivers.installation, name)):
         subnets = subnets_of(found, f"Node {name}'s podCIDRs")
-    asked = AskedNode(name, subnets, given["router"], management=not given["no_management_port"])
-    node, changes = init_node(databases.northbound, asked, WriteMode(give_time(), given["dry_run"], given["adopt"]))
+    node_asked = AskedNode(name, subnets, given["router"], management=not given["no_management_port"])
+    find_ids = None
+    if not given["no_chassis"]:
+        remotes = databases.northbound_remote, databases.southbound_remote
+        chassis = AskedChassis(*remotes, given["encap_type"] or "", encap_ip, given["encap_csum"], system_id=own_system_id(site))
+        find_ids = partial(find_changed_ids, chassis)
+    asked = SetUp(lambda mode: init_node(databases.northbound, node_asked, mode), find_ids, given["dry_run"], given["adopt"])
+    node, changes, ids = set_up(site, databases, asked)
     if node.name != node.given_name:
         view.note(f"the node is called {node.name} in OVN, in small letters")
-    ids: dict[str, str] = {}
-    if not given["no_chassis"]:
-        chassis = AskedChassis(
-            databases.northbound_remote,
-            databases.southbound_remote,
-            given["encap_type"],
-            encap_ip,
-            given["encap_csum"],
-            system_id=own_system_id(site),
-        )
-        ids = find_changed_ids(chassis, databases.ids)
-        if ids and not given["dry_run"]:
-            databases.write_ids(ids, give_time())
-        if not (databases.ids.get("ovn-encap-ip") or encap_ip):
-            view.note("ovn-controller needs the address of this machine's end of tunnels: --encap-ip")
-        if asked.management and not given["dry_run"]:
-            ask_for_port(site, node)
+    if find_ids is not None and not (encap_ip or databases.ids.get("ovn-encap-ip")):
+        view.note("ovn-controller needs the address of this machine's end of tunnels: --encap-ip")
     if given["as_json"]:
         view.show_json(
             {"node": node.name, "changes": describe_changes(changes), "external_ids": ids, "dry_run": given["dry_run"]}

@@ -26,11 +26,11 @@ def open_databases(ctx: click.Context) -> tuple[Site, OvnDatabases]:
     """The node, and its way to OVN's databases. They are closed when the command ends."""
     site = open_site(ctx)
     site.require_root("asking OVN's databases and the switch")
-    databases = OvnDatabases(site.settings, site.drivers.switch.ports.client, give_time())
+    databases = OvnDatabases(site.settings, site.drivers.switch.ports.client, give_time(), site.map_path)
     ctx.call_on_close(databases.close)
     former = Path(site.map_path(FORMER_FILE))
     with suppress(FileNotFoundError):
-        databases.read_former(former.read_text(errors="replace"), lambda path: Path(site.map_path(path)).exists())
+        databases.read_former(former.read_text(errors="replace"))
     return site, databases
 
 

@@ -6,6 +6,7 @@ import os
 
 import click
 
+from userspace_cni.base.root import HostRoot
 from userspace_cni.cli.site import NodeCommand, open_site
 
 
@@ -32,7 +33,7 @@ def watch_command(ctx: click.Context, adopt: bool) -> None:
 
         _, databases = open_databases(ctx)
         settings, remote = databases.settings, databases.northbound_remote
-    task = read_task(settings, remote, adopts=adopt)
+    task = read_task(settings, remote, adopts=adopt, map_path=HostRoot(settings.host_root).path)
     ctx.exit(
         serve(
             settings,

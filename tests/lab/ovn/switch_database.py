@@ -1,0 +1,54 @@
+"""A node's OVSDB without ovs-vswitchd: for what is written into Open_vSwitch, and read by OVN's programs or by nobody."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from tests.lab.ovn.started import Started
+from tests.lab.switch.switch import CTL_SECONDS, wait_until
+
+_SCHEMA: Final = "/usr/share/openvswitch/vswitch.ovsschema"
+
+
+class SwitchDatabase(Started):
+    """It is served below `directory`, whose path is short."""
+
+    def __init__(self, directory: Path) -> None:
+        self._dir = directory
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def begin(self) -> None:
+        self._run("ovsdb-tool", "create", f"{self._dir}/switch.db", _SCHEMA)
+        files = (f"--unixctl={self._dir}/switch.ctl", f"--remote=p{self.remote}", f"{self._dir}/switch.db")
+        self._process = subprocess.Popen(["ovsdb-server", "--no-chdir", "-vconsole:off", "-vsyslog:off", *files])
+        wait_until(Path(self.remote.removeprefix("unix:")).exists, what="it listens")
+        self.vsctl("init")
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(CTL_SECONDS)
+            self._process = None
+
+    @property
+    def remote(self) -> str:
+        return f"unix:{self._dir}/switch.sock"
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """Open_vSwitch.external_ids."""
+        said = json.loads(self.vsctl("--format=json", "--columns=external_ids", "list", "Open_vSwitch"))
+        return dict(said["data"][0][0][1])
+
+    def vsctl(self, *args: str) -> str:
+        return self._run("ovs-vsctl", f"--db={self.remote}", "--no-wait", f"--timeout={CTL_SECONDS}", *args)
+
+    @staticmethod
+    def _run(*argv: str) -> str:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=2 * CTL_SECONDS, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(argv)}: exit {done.returncode}: {done.stderr.strip()}")
+        return done.stdout.rstrip("\n")
