@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -269,6 +271,28 @@ def test_a_nic_to_a_bridge(kept: Kept) -> None:
     written = kept.settings.read_text()
     assert kept.run("nic-to-bridge", "absent0", "--persist")[0] == 1
     assert (kept.settings.read_text(), list(kept.specs())) == (written, ["nic0"])
+
+
+def test_the_former_tool_for_nics(kept: Kept) -> None:
+    """Its bridge is called as then, which lasts; a second run changes nothing, and a NIC in use changes no bridge."""
+    kept.live.start()
+    call = "import sys; from userspace_cni.cli.former_tools import run_util; sys.exit(run_util())"
+
+    def run() -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-c", call, "nics-to-bridge", "nic0"]
+        return subprocess.run(argv, env=kept.live.environ, capture_output=True, text=True, check=False)
+
+    done = run()
+    assert (done.returncode, kept.place(), kept.wire.answers(ADDRESS)) == (0, "brnic0", True), done.stderr
+    written = kept.settings.read_text()
+    assert (run().returncode, kept.settings.read_text()) == (0, written)
+    kept.live.kill()
+    kept.live.start()
+    wait_until(lambda: kept.holds("nic0"), what="the bridge of the next agent")
+    assert kept.place() == "brnic0"
+    kept.spec(written.replace('bridge = "brnic0"\n', ""))
+    wait_until(lambda: "is on bridge brnic0" in kept.specs()["nic0"]["problem"], what="the refusal of another bridge")
+    assert (kept.place(), kept.wire.answers(ADDRESS)) == ("brnic0", True)
 
 
 def _reported(api: ApiServer) -> dict[str, bool]:

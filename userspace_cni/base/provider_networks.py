@@ -25,7 +25,7 @@ NicPort = Literal["system", "afxdp"]
 VlansBy = Literal["itself", "objects", "some objects"]
 """Who says which VLANs an uplink carries: its spec, for which none is all; or objects beside it, all of them or some."""
 
-BRIDGE_PREFIX: Final = "br-"
+_BRIDGE_PREFIX: Final = "br-"
 NAME_MAX: Final = 12
 """Characters of a name: `br-<name>` is a kernel link, too."""
 NAME_MAX_WITH_VLANS: Final = 10
@@ -66,7 +66,7 @@ class Bond:
 
 @dataclass(frozen=True)
 class ProviderNetwork:
-    """What this node is to have: bridge `br-<name>` with an uplink.
+    """What this node is to have: a bridge with an uplink. `bridge`: its name, `br-<name>` unless another one is given.
 
     `interface`: a kernel NIC's name, `pci:ADDRESS`, or `vdev:DEVARGS`; "" where there is a `bond`. `port`: how a kernel NIC is
     opened. `give_back_after_s`: moved addresses go back to the NIC when ovs-vswitchd is gone for so long. `vlans`: what the
@@ -86,11 +86,12 @@ class ProviderNetwork:
     mtu: int = 0
     rx_queues: int = 0
     vlans_by: VlansBy = "itself"
+    bridge: str = ""
     said_by: str = field(default="", compare=False)
 
-    @property
-    def bridge(self) -> str:
-        return f"{BRIDGE_PREFIX}{self.name}"
+    def __post_init__(self) -> None:
+        if not self.bridge:
+            object.__setattr__(self, "bridge", usual_bridge(self.name))
 
     @property
     def interfaces(self) -> tuple[str, ...]:
@@ -117,6 +118,11 @@ class ProviderNetwork:
         return frozenset((*self.links, *(each.partition(",")[0] for each in self.interfaces)))
 
 
+def usual_bridge(name: str) -> str:
+    """The bridge of the provider network of that name, where it names none. Objects of the API name none."""
+    return f"{_BRIDGE_PREFIX}{name}"
+
+
 def read_provider_networks(raw: object, where: str) -> tuple[ProviderNetwork, ...]:
     """Read the tables `[[provider_network]]` of the file `where`. Raises InvalidConfig naming file, number, key and value."""
     if not isinstance(raw, list) or not all(isinstance(table, dict) for table in raw):
@@ -125,10 +131,10 @@ def read_provider_networks(raw: object, where: str) -> tuple[ProviderNetwork, ..
             "write provider networks as tables, each below a line [[provider_network]]",
         )
     found = [_read_one(table, f"{where}, [[provider_network]] number {number}") for number, table in enumerate(raw, 1)]
-    users: dict[str, ProviderNetwork] = {}
+    users: dict[tuple[str, str], ProviderNetwork] = {}
     for each in found:
-        for thing in (each.bridge, *sorted(each.claims)):
-            former = users.setdefault(thing, each)
+        for kind, thing in (("name", each.name), *(("link", link) for link in (each.bridge, *sorted(each.claims)))):
+            former = users.setdefault((kind, thing), each)
             if former is not each:
                 raise InvalidConfig(f"{each.said_by}: {thing!r} is {former.name!r}'s already", "one NIC is in one network, once")
     return tuple(found)
@@ -168,6 +174,8 @@ def _require_uplink(network: ProviderNetwork, refuse: Callable[[str, object, str
         reason = unusable(each)
         if reason:
             refuse("bond.members" if network.bond else "interface", each, reason)
+    if not _LINK.fullmatch(network.bridge):
+        refuse("bridge", network.bridge, "it must be a name that a kernel link can have, with 15 characters at most")
     if network.bridge in network.links:
         refuse("interface", network.bridge, "it is the bridge itself")
     if network.bond:
@@ -229,7 +237,7 @@ def _require_vlan_interfaces(network: ProviderNetwork, refuse: Callable[[str, ob
 def _read_one(table: Mapping[str, Any], where: str) -> ProviderNetwork:
     values = _read_keys(table, READERS, where)
     if "name" not in values:
-        raise InvalidConfig(f"{where}: 'name' is missing", "the bridge is 'br-' and the name")
+        raise InvalidConfig(f"{where}: 'name' is missing", "the bridge is 'br-' and the name, unless 'bridge' names it")
     return require_possible(ProviderNetwork(**values, said_by=where))
 
 
@@ -307,6 +315,7 @@ def _bond(value: object, where: str) -> Bond:
 
 READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "name": _text,
+    "bridge": _text,
     "interface": _text,
     "bond": _bond,
     "port": _choice(*get_args(NicPort)),

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from userspace_cni.base.addresses import why_no_machines, why_not_in_subnet
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 from userspace_cni.base.object_fields import known_fields
-from userspace_cni.base.provider_networks import BRIDGE_PREFIX, NAME_MAX
+from userspace_cni.base.provider_networks import NAME_MAX, usual_bridge
 from userspace_cni.base.settings import MTU_MAX, MTU_MIN
 from userspace_cni.base.vlans import BRIDGE_MAX, VLAN_MAX
 
@@ -164,10 +164,10 @@ def read_vlan(name: str, spec: Mapping[str, Any]) -> tuple[int | None, str]:
     tag, provider = _number(spec, "id", where), _text(spec, "provider", where)
     if not 0 <= tag <= VLAN_MAX:
         raise InvalidConfig(f"{where}: 'id' is {tag}", f"it must be from 0 to {VLAN_MAX}; 0 is no VLAN")
-    if provider and not _BRIDGE.fullmatch(f"{BRIDGE_PREFIX}{provider}"):
+    if provider and not _BRIDGE.fullmatch(usual_bridge(provider)):
         raise InvalidConfig(
             f"{where}: 'provider' is {provider!r}, and no ProviderNetwork can be called so",
-            f"'{BRIDGE_PREFIX}' and its name are a link: it is of a-z, 0-9 and -, with {NAME_MAX} characters at most",
+            f"{usual_bridge(provider)} is a link: it is of a-z, 0-9 and -, with {NAME_MAX} characters at most",
         )
     return tag or None, provider
 
@@ -205,7 +205,7 @@ def place(subnet: Subnet, vlan: tuple[int | None, str], ranges: Sequence[Cidr]) 
         )
     given = ranges if subnet.per_node_prefix else subnet.cidrs
     pools = tuple(_pool(subnet, cidr, each) for cidr in subnet.cidrs for each in given if _is_within(each, cidr))
-    bridge = subnet.bridge or (f"{BRIDGE_PREFIX}{provider}" if provider else "")
+    bridge = subnet.bridge or (usual_bridge(provider) if provider else "")
     return Placement(subnet.name, bridge, tag, subnet.mtu, pools)
 
 

@@ -116,16 +116,14 @@ def util() -> None:
 @click.argument("nics", nargs=-1, required=True)
 @click.pass_context
 def nics_to_bridge(ctx: click.Context, nics: tuple[str, ...]) -> None:
-    """Make a bridge of each NIC, to which its addresses move, also those of the default route. It lasts, as --persist has it.
-
-    The bridge of eth0 is called br-eth0 here, and not breth0.
-    """
+    """Make a bridge of each NIC, breth0 of eth0, to which its addresses move, also those of the default route. It lasts."""
     _succeeded_by("userspace-cni nic-to-bridge")
     command = userspace_cni.get_command(ctx, "nic-to-bridge")
     if command is None:
         raise CommandRefused("this installation has no command nic-to-bridge", FOUND)
     for nic in nics:
-        with command.make_context("nic-to-bridge", [nic, "--persist", "--move-addresses", "primary"], parent=ctx) as made:
+        options = [nic, "--persist", "--move-addresses", "primary", "--bridge", f"br{nic}"]
+        with command.make_context("nic-to-bridge", options, parent=ctx) as made:
             made.command.invoke(made)
 
 

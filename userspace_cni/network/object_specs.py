@@ -25,12 +25,12 @@ from userspace_cni.base.errors import InvalidConfig, UserspaceError
 from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute, gateway_port
 from userspace_cni.base.object_fields import known_fields
 from userspace_cni.base.provider_networks import (
-    BRIDGE_PREFIX,
     Bond,
     NicPort,
     ProviderNetwork,
     read_move_addresses,
     require_possible,
+    usual_bridge,
 )
 from userspace_cni.base.subnets import Address, Subnet, first_address, node_ranges, read_subnet, read_vlan
 from userspace_cni.kube.resources import VLANS
@@ -321,7 +321,7 @@ def _place(subnet: Subnet, wires: Mapping[str, _Wire], where: str) -> tuple[str,
             f"{where}: 'vlan' is {subnet.vlan!r}, and there is no such Vlan that can be used", "kubectl get uvlan"
         )
     tag, provider = wires[subnet.vlan]
-    return f"{BRIDGE_PREFIX}{provider}", tag
+    return usual_bridge(provider), tag
 
 
 def _require_one_node(spec: Mapping[str, Any], where: str) -> None:

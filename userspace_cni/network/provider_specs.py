@@ -87,6 +87,11 @@ def plan(network: ProviderNetwork, site: ProviderSite) -> Plan:
                 "name another bridge; OVN is led to that by external_ids:ovn-bridge-mappings of Open_vSwitch",
             )
         former = record if record and record.boot_id == site.node.store.boot_id() else None
+        if former and former.node_bridge and former.node_bridge.name != network.bridge:
+            raise UnsupportedField(
+                f"provider network {network.name} is on bridge {former.node_bridge.name}, and is desired on {network.bridge}",
+                "a NIC in use changes no bridge: have the node without this network first, or boot it",
+            )
         gone = site.cut_off_s(former) >= network.give_back_after_s
         if gone and former and _has_to_leave(former):
             return _given_back(former)

@@ -104,14 +104,15 @@ _Refused = Iterator[tuple[str, str, str, str]]
 
 
 def _contested(networks: Mapping[str, tuple[str, ProviderNetwork]], holders: Mapping[str, str]) -> _Refused:
-    """Provider networks whose interface another one has, or wants first."""
+    """Provider networks whose interface or bridge another one has, or wants first."""
     users: dict[str, str] = {}
     for source, network in sorted(networks.values(), key=lambda spec: not _holds(spec[1], holders)):
-        taken = next((each for each in sorted(network.claims) if each in users), None)
+        things = {**dict.fromkeys(sorted(network.claims), "interface"), network.bridge: "bridge"}
+        taken = next((each for each in things if each in users), None)
         if taken is None:
-            users |= dict.fromkeys(network.claims, network.name)
+            users |= dict.fromkeys(things, network.name)
         else:
-            why = f"interface {taken} is desired for provider network {users[taken]}, too"
+            why = f"{things[taken]} {taken} is desired for provider network {users[taken]}, too"
             yield PROVIDER_NETWORK, network.name, source, why
 
 

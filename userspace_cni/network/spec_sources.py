@@ -17,7 +17,7 @@ from userspace_cni.attachment.specs import UNKNOWN, Key, Spec, key_of
 from userspace_cni.attachment.steps import Step, UplinkInterface
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
-from userspace_cni.base.provider_networks import BRIDGE_PREFIX, PCI, VDEV
+from userspace_cni.base.provider_networks import PCI, VDEV, usual_bridge
 from userspace_cni.base.settings import Settings, files, load
 from userspace_cni.host.node_net import pci
 from userspace_cni.network import gateway_specs, mirror_specs, provider_specs, runtime_network
@@ -269,7 +269,7 @@ def _bridges(desired: Iterable[Desired]) -> Iterable[str]:
     """The bridges of all provider networks that are desired, also of those that are refused."""
     for each in desired:
         yield from (network.bridge for network in each.provider_networks)
-        yield from (f"{BRIDGE_PREFIX}{name}" for kind, name in each.refused if kind == PROVIDER_NETWORK)
+        yield from (usual_bridge(name) for kind, name in each.refused if kind == PROVIDER_NETWORK)
 
 
 def holders(records: Iterable[Record]) -> Mapping[str, str]:

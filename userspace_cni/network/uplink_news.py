@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from userspace_cni.attachment.specs import SpecStatus
 from userspace_cni.base.findings import Finding
 from userspace_cni.base.notices import UPLINK_DOWN, UPLINK_UP
-from userspace_cni.base.provider_networks import BRIDGE_PREFIX
+from userspace_cni.base.provider_networks import usual_bridge
 from userspace_cni.network.spec_list import PROVIDER_NETWORK
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def down(statuses: Iterable[SpecStatus], ports: Iterable[_Port]) -> Mapping[str,
         else:
             cause = port.error or (f"{port.name} has no link" if port.link_state == "down" else "")
         if cause:
-            found[f"{BRIDGE_PREFIX}{each.name}"] = cause
+            found[each.node_bridge.name if each.node_bridge else usual_bridge(each.name)] = cause
     return found
 
 

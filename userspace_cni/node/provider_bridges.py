@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from userspace_cni.base.provider_networks import BRIDGE_PREFIX
+from userspace_cni.base.provider_networks import usual_bridge
 from userspace_cni.kube.resources import PROVIDER_NETWORKS, VLANS
 
 if TYPE_CHECKING:
@@ -42,10 +42,9 @@ class ProviderBridges:
         """Whether the bridge is, or may come to be, a provider network's. Raises Unavailable while that is not known."""
         if bridge in self.named:
             return True
-        name, settings = bridge.removeprefix(BRIDGE_PREFIX), self._installation.settings
-        if name == bridge or not settings.network_objects or not self._installation.has_account:
+        if not self._installation.settings.network_objects or not self._installation.has_account:
             return False
-        if name in self._subnets().known(PROVIDER_NETWORKS, deadline):
+        if any(usual_bridge(name) == bridge for name in self._subnets().known(PROVIDER_NETWORKS, deadline)):
             return True
         specs = (each.spec for each in self._subnets().known(VLANS, deadline).values())
-        return any(isinstance(spec, dict) and spec.get("provider") == name for spec in specs)
+        return any(isinstance(spec, dict) and usual_bridge(str(spec.get("provider"))) == bridge for spec in specs)

@@ -21,6 +21,7 @@ def test_every_key() -> None:
     full = {
         **PLAIN,
         "name": "net2",
+        "bridge": "brnet2",
         "interface": "enp2s0",
         "port": "afxdp",
         "move_addresses": "primary",
@@ -34,7 +35,7 @@ def test_every_key() -> None:
     assert read_provider_networks([PLAIN, full, bonded], WHERE) == (
         ProviderNetwork("net1", "enp1s0"),
         ProviderNetwork(
-            "net2", "enp2s0", None, "afxdp", "primary", 20.0, (100, 200, 201, 202), ("enp2s0.10",), mtu=9000, rx_queues=4
+            "net2", "enp2s0", None, "afxdp", "primary", 20.0, (100, 200, 201, 202), ("enp2s0.10",), 9000, 4, bridge="brnet2"
         ),
         ProviderNetwork("net3", bond=Bond(("eth1", "eth2"), "balance-tcp", "active", 500)),
     )
@@ -120,7 +121,12 @@ def test_what_an_interface_can_be(interface: str) -> None:
         ([{**PLAIN, "mtu": True}], "'mtu' is True"),
         ([{**PLAIN, "rx_queues": 65}], "'rx_queues' is 65"),
         ([{**PLAIN, "rx_queues": 2}], "one queue to read from"),
-        ([PLAIN, {**PLAIN, "interface": "eth2"}], "number 2: 'br-net1' is 'net1''s already"),
+        ([PLAIN, {**PLAIN, "interface": "eth2"}], "number 2: 'net1' is 'net1''s already"),
+        ([PLAIN, {"name": "net2", "bridge": "br-net1", "interface": "eth2"}], "number 2: 'br-net1' is 'net1''s already"),
+        ([PLAIN, {**PLAIN, "bridge": "br9", "interface": "eth2"}], "number 2: 'net1' is 'net1''s already"),
+        ([{**PLAIN, "bridge": "enp1s0"}], "it is the bridge itself"),
+        ([{**PLAIN, "bridge": "b" * 16}], "'bridge' is 'bbbb"),
+        ([{**PLAIN, "bridge": "a/b"}], "'bridge' is 'a/b'"),
         ([PLAIN, {**PLAIN, "name": "net2"}], "number 2: 'enp1s0' is 'net1''s already"),
         ([PLAIN, {"name": "net2", "interface": "vdev:net_af_packet0,iface=enp1s0"}], "'enp1s0' is 'net1''s already"),
     ],

@@ -54,6 +54,7 @@ GOOD: dict[tuple[str, str], list[Any]] = {
     ("gateway", "egress_gateway"): [{"via": "10.0.0.2", "table": 1000, "priority": 1000}],
     ("gateway", "next_hop"): ["10.0.0.2"],
     ("gateway", "bandwidth"): [{"ingressRate": 1000000}],
+    ("provider_network", "bridge"): ["brnet1"],
     ("provider_network", "port"): ["system", "afxdp"],
     ("provider_network", "move_addresses"): [True, False, "primary"],
     ("provider_network", "give_back_after_s"): [1, 2.5],

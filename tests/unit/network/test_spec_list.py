@@ -54,6 +54,15 @@ def test_a_nic_stays_with_its_holder() -> None:
     assert met(merge_sources((settings, objects), {})) == {(SETTINGS, "new")}
 
 
+def test_a_bridge_has_one_network() -> None:
+    """One that a network names is not that of another one, by its name."""
+    settings = Desired(SETTINGS, complete=True, provider_networks=(ProviderNetwork("a", "eth0", bridge="br-b"),))
+    objects = Desired(OBJECTS, complete=True, provider_networks=(ProviderNetwork("b", "eth1"),))
+    found = merge_sources((settings, objects), {})
+    assert met(found) == {(SETTINGS, "a")}
+    assert "bridge br-b is desired for provider network a" in refused(found)[PROVIDER_NETWORK, "b"]
+
+
 def test_holders_are_read_from_records() -> None:
     """By the interfaces of recorded uplinks: kernel NICs by name, devices of DPDK by what specs call them."""
     nic, device = UplinkInterface("eth0", "system"), UplinkInterface("dpdk0", "dpdk", devargs="0000:3b:00.0,x=1")

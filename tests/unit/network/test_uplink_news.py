@@ -49,6 +49,12 @@ def test_which_uplinks_carry_nothing(status: SpecStatus, ports: list[Port], caus
     assert down([status], ports) == ({"br-net1": cause} if cause else {})
 
 
+def test_a_bridge_of_another_name() -> None:
+    """It is the one that the node has, which need not be called as the network."""
+    named = replace(WELL, steps=(NodeBridge("breth1"), replace(UPLINK, bridge="breth1")))
+    assert list(down([named], [Port(link_state="down")])) == ["breth1"]
+
+
 def test_each_interface_is_told_once(tmp_path: Path) -> None:
     """A pod of the bridge gets one Event per cause, and one when it is over; so does a later pod, and other pods get none."""
     world = World(tmp_path)

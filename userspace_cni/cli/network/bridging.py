@@ -34,9 +34,10 @@ _MOVES = {"no": "false", "yes": "true", "primary": '"primary"'}
     show_default=True,
     help="Whether the NIC's addresses move to the bridge; primary: also where it has the node's default route.",
 )
+@click.option("--bridge", default="", help="The bridge's name.  [default: br-NIC]")
 @click.pass_context
-def bridging_command(ctx: click.Context, nic: str, persist: bool, move_addresses: MoveAddresses) -> None:
-    """Make the bridge br-NIC with NIC as its uplink: the provider network NIC. Its addresses move to the bridge.
+def bridging_command(ctx: click.Context, nic: str, persist: bool, move_addresses: MoveAddresses, bridge: str) -> None:
+    """Make a bridge with NIC as its uplink: the provider network NIC. Its addresses move to the bridge.
 
     Without --persist it lasts until `uplink remove NIC`, or until the node boots. Exit code: 0 when the node has it, 1 when it
     cannot have it: then the former spec counts again; 2 for wrong settings or arguments; 3 when something does not answer: if
@@ -44,9 +45,16 @@ def bridging_command(ctx: click.Context, nic: str, persist: bool, move_addresses
     """
     site = open_site(ctx)
     site.require_root("changing the node's network")
-    network = require_possible(ProviderNetwork(nic, nic, move_addresses=move_addresses, said_by=commanded.SAID_BY))
-    table = f'[[provider_network]]\nname = "{nic}"\ninterface = "{nic}"\nmove_addresses = {_MOVES[move_addresses]}\n'
-    take_back = append_table(site, "provider_network", table) if persist else _command(site, nic, table)
+    asked = ProviderNetwork(nic, nic, move_addresses=move_addresses, bridge=bridge, said_by=commanded.SAID_BY)
+    network = require_possible(asked)
+    named = f'bridge = "{bridge}"\n' if bridge else ""
+    table = f'[[provider_network]]\nname = "{nic}"\n{named}interface = "{nic}"\nmove_addresses = {_MOVES[move_addresses]}\n'
+    if not persist:
+        take_back = _command(site, nic, table)
+    elif network in site.settings.provider_networks:  # a former call of this command wrote it
+        take_back = _keep
+    else:
+        take_back = append_table(site, "provider_network", table)
     try:
         fresh = Site(load(site.environ), site.given, environ=site.environ) if persist else site
         ctx.call_on_close(fresh.close)
@@ -68,6 +76,10 @@ def bridging_command(ctx: click.Context, nic: str, persist: bool, move_addresses
     if persist:
         commanded.remove(site.map_path(site.settings.run_dir), nic)  # one spec: the settings' stands in its place
     network_status.show({"specs": [status], "concerns": [], "objects": ""})
+
+
+def _keep() -> None:
+    """What stood there before this command stays, whatever becomes of it."""
 
 
 def _command(site: Site, nic: str, table: str) -> Callable[[], object]:
