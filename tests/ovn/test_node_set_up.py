@@ -1,10 +1,12 @@
-"""`ovn init-node` on a machine: rows, external_ids and the settings file, judged together and written by one command at a time.
+"""`ovn init-node` and the former tools on a machine: what they write there and into the northbound database.
 
-The northbound database and the switch's are real; neither OVN nor ovs-vswitchd runs.
+The commands run as in a container that has the machine's root elsewhere. The northbound database and the switch's are real;
+neither OVN nor ovs-vswitchd runs.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -25,8 +27,13 @@ from userspace_cni.cli.main import userspace_cni
 CLUSTER = ("ovn", "init-cluster", "--cluster-subnet", "10.244.0.0/16")
 NODE = ("ovn", "init-node", "--node", "n1", "--subnet", "10.244.1.0/24")
 ENDS = ("--encap-ip", "192.0.2.11")
-MASTER = ("master-init", "--cluster-ip-subnet=192.168.0.0/16", "--master-switch-subnet=192.168.1.0/24", "--node-name=m")
-MINION = ("minion-init", "--cluster-ip-subnet=192.168.0.0/16", "--minion-switch-subnet=192.168.2.0/24", "--node-name=n2")
+MASTER = ("master-init", "--cluster-ip-subnet=192.168.0.0/16", "--master-switch-subnet=192.168.1.0/24", "--node-name=Master")
+MINION = (
+    "minion-init",
+    "--cluster-ip-subnet=192.168.0.0/16",
+    "--minion-switch-subnet=192.168.2.0/24",
+    "--node-name=kube-minion1",
+)
 DATAPATH = "ovn-bridge-datapath-type"
 Run = Callable[..., Result]
 
@@ -64,12 +71,15 @@ def settings(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def env(database: NorthboundDatabase, switch_database: SwitchDatabase, tmp_path: Path, settings: Path) -> dict[str, str]:
-    """The environment of a command on this machine."""
+def env(
+    database: NorthboundDatabase, switch_database: SwitchDatabase, directory: Path, tmp_path: Path, settings: Path
+) -> dict[str, str]:
+    """The environment of a command for the machine whose root is `directory`."""
     return {
         **environ(tmp_path),
-        "USERSPACE_CNI_OVSDB": switch_database.remote,
-        "USERSPACE_CNI_OVN_NB": database.remote("unix"),
+        "USERSPACE_CNI_HOST_ROOT": str(directory),
+        "USERSPACE_CNI_OVSDB": switch_database.remote.replace(str(directory), ""),
+        "USERSPACE_CNI_OVN_NB": database.remote("unix").replace(str(directory), ""),
         "USERSPACE_CNI_CONFIG": str(settings),
     }
 
@@ -153,27 +163,19 @@ def test_a_node_that_is_to_have_no_port_any_more(run: Run, settings: Path, datab
     assert "nothing was to be changed" in run(*NODE, "--no-management-port").output
 
 
-@pytest.mark.parametrize("kind", ["unix", "ssl"])
-def test_sockets_and_files_are_the_hosts(
-    run: Run, database: NorthboundDatabase, authority: Authority, directory: Path, kind: str
-) -> None:
-    """In a container that has the host's root elsewhere they are found below that; messages have the host's own paths."""
+def test_files_for_tls_are_the_hosts(run: Run, database: NorthboundDatabase, authority: Authority, directory: Path) -> None:
+    """As sockets they are found below the host's root; messages have the host's own paths."""
     key, certificate = authority.sign("client")
     files = {"PRIVATE_KEY": key, "CERTIFICATE": certificate, "CA_CERT": authority.certificate}
-    inside = {f"USERSPACE_CNI_OVN_{name}": path.removeprefix(str(directory)) for name, path in files.items()}
-    inside |= {
-        "USERSPACE_CNI_HOST_ROOT": str(directory),
-        "USERSPACE_CNI_OVSDB": "unix:/switch.sock",
-        "USERSPACE_CNI_OVN_NB": "unix:/nb.sock" if kind == "unix" else database.remote("ssl"),
-    }
-    run(*CLUSTER, **inside)
-    run(*NODE, *ENDS, **inside)
+    over = {f"USERSPACE_CNI_OVN_{name}": path.removeprefix(str(directory)) for name, path in files.items()}
+    over["USERSPACE_CNI_OVN_NB"] = database.remote("ssl")
+    run(*CLUSTER, **over)
+    run(*NODE, *ENDS, **over)
     assert "(n1)" in database.nbctl("ls-list")
-    if kind == "unix":
-        database.stop()
-        said = run(*CLUSTER, code=3, **inside).output
-        assert "unix:/nb.sock" in said
-        assert str(directory) not in said
+    database.stop()
+    said = run(*CLUSTER, code=3).output
+    assert "unix:/nb.sock" in said
+    assert str(directory) not in said
 
 
 def test_a_target_that_others_opened(run: Run, database: NorthboundDatabase) -> None:
@@ -219,11 +221,68 @@ def test_the_former_tools_have_the_userspace_datapath(run: Run, switch_database:
 
 def test_the_former_tools_adopt_rows(run: Run, database: NorthboundDatabase) -> None:
     """What they advise is an option of theirs: rows that the tools of then made become ours."""
-    database.nbctl("lr-add", "m")
+    database.nbctl("lr-add", "Master")
     assert "--adopt" in run(*MASTER, program=overlay, code=1).output
     run(*MASTER, "--adopt", program=overlay)
-    assert database.nbctl("get", "Logical_Router", "m", "external_ids:owner") == "userspace-cni"
-    database.nbctl("ls-add", "n2")
+    assert database.nbctl("get", "Logical_Router", "Master", "external_ids:owner") == "userspace-cni"
+    database.nbctl("ls-add", "kube-minion1")
     assert "--adopt" in run(*MINION, program=overlay, code=1).output
     run(*MINION, "--adopt", program=overlay)
-    assert database.nbctl("ls-list").count("(n2)") == 1
+    assert database.nbctl("ls-list").count("(kube-minion1)") == 1
+
+
+def test_the_former_tools_lines(run: Run, database: NorthboundDatabase, settings: Path) -> None:
+    """Their names of rows: the router as the first node, small letters elsewhere; a second run changes nothing."""
+    run(*MASTER, program=overlay)
+    run(*MINION, program=overlay)
+    assert ports(settings) == ["k8s-kube-minion"]
+    assert database.nbctl("lr-list").split()[1] == "(Master)"
+    assert sorted(line.split()[1] for line in database.nbctl("ls-list").splitlines()) == ["(join)", "(kube-minion1)", "(master)"]
+    found = [line.split()[1] for line in database.nbctl("lrp-list", "Master").splitlines()]
+    assert sorted(found) == ["(rtoj-Master)", "(rtos-kube-minion1)", "(rtos-master)"]
+    assert database.nbctl("get", "Logical_Router_Port", "rtoj-Master", "networks") == '["100.64.1.1/24"]'
+    assert database.nbctl("get", "Logical_Switch", "kube-minion1", "external_ids:gateway_ip") == '"192.168.2.1/24"'
+    for key in ("tcp", "udp"):
+        balancer = ("find", "Load_Balancer", f"external_ids:k8s-cluster-lb-{key}=yes")
+        assert database.nbctl("--bare", "--columns=protocol", *balancer) == key
+    assert "nothing was to be changed" in run(*MASTER, program=overlay).output
+    assert "nothing was to be changed" in run(*MINION, program=overlay).output
+    gateway = ("gateway-init", "--cluster-ip-subnet=192.168.0.0/16", "--physical-interface=eth0", "--physical-ip=192.0.2.7/24")
+    assert "not built yet" in run(*gateway, "--node-name=kube-minion1", program=overlay, code=1).output
+
+
+def test_the_plugin_of_then(run: Run, directory: Path) -> None:
+    """minion-init puts it in place under its name, and the runtimes' network, unless there is one."""
+    plugin, network = directory / "opt/cni/bin/ovn_cni", directory / "etc/cni/net.d/10-net.conf"
+    run(*MINION, program=overlay, code=1)
+    assert not plugin.exists()
+    run(*MASTER, program=overlay)
+    run(*MINION, program=overlay)
+    said = subprocess.run([plugin], env={"CNI_COMMAND": "VERSION"}, input="{}", capture_output=True, text=True, check=True)
+    assert "supportedVersions" in said.stdout
+    found = json.loads(network.read_text())
+    assert (found["type"], found["bridge"], found["mtu"]) == ("ovn_cni", "br-int", 1400)
+    assert found["ipam"] == {"type": "host-local", "subnet": "192.168.2.0/24"}
+    network.write_text("{}")
+    plugin.unlink()
+    assert "10-net.conf is there and stays" in run(*MINION, program=overlay).output
+    assert plugin.exists()
+    assert network.read_text() == "{}"
+
+
+def test_the_places_of_then(run: Run, directory: Path, database: NorthboundDatabase) -> None:
+    """Directories and MTU are those of the tools' own settings; another program's plugin is not replaced, and told first."""
+    former = directory / "etc/openvswitch/ovn_k8s.conf"
+    former.parent.mkdir(parents=True)
+    former.write_text('[default]\nmtu=1300\ncni_link_path="/plugins"\ncni_conf_path=/networks\n')
+    run(*MASTER, program=overlay)
+    plugin = directory / "plugins/ovn_cni"
+    plugin.parent.mkdir()
+    plugin.write_text("#!/usr/bin/python\nimport ovn_k8s\n")
+    assert "another program has this file" in run(*MINION, program=overlay, code=1).output
+    assert "kube-minion1" not in database.nbctl("ls-list")
+    plugin.unlink()
+    plugin.symlink_to("/nowhere/ovn-k8s-cni-overlay")
+    run(*MINION, program=overlay)
+    assert plugin.is_file()
+    assert json.loads((directory / "networks/10-net.conf").read_text())["mtu"] == 1300

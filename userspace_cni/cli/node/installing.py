@@ -8,12 +8,13 @@ import click
 
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import bind
-from userspace_cni.cli.node.install import NAME, NAMES, InstallError, install_launcher, install_shim
+from userspace_cni.cli.node.install import NAME, InstallError, install_launcher, install_shim
 from userspace_cni.cli.node.installed import DirectoryName
 from userspace_cni.cli.node.seccomp import NAME as PROFILE_NAME
 from userspace_cni.cli.node.seccomp import install_profile
 from userspace_cni.cli.site import open_site
 from userspace_cni.cli.view import progress
+from userspace_cni.cni.mirror_chain import TYPES
 
 NONE: Final = "none"
 """The value of --network that names no file: these end with .conflist."""
@@ -68,7 +69,7 @@ def install_command(
     """
     try:
         with progress("installing the plugin, and trying it"):
-            names = NAMES if mirrors else (NAME,)
+            names = (NAME, *TYPES) if mirrors else (NAME,)
             path, settings = (install_launcher(bin_dir, names), None) if standalone else install_shim(bin_dir, names)
     except InstallError as error:
         raise click.ClickException(str(error)) from error
