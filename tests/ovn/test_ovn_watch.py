@@ -16,9 +16,11 @@ import pytest
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.cluster_objects import node
 from tests.lab.ovn.database import Authority, NorthboundDatabase
+from tests.lab.ovn.switch_database import SwitchDatabase
 from tests.lab.switch.switch import wait_until
 
 COUNT = 60
+SECRETS = ("first-word-of-the-lab", "other-word-of-the-lab")
 COMMAND = ("-m", "userspace_cni", "ovn", "watch")
 FORMER = ("-c", "import sys; from userspace_cni.cli.former_tools import run_watcher; sys.exit(run_watcher())", "--overlay")
 Watch = Callable[..., "subprocess.Popen[str]"]
@@ -52,9 +54,9 @@ def watch(api: ApiServer, northbound: NorthboundDatabase, tmp_path: Path) -> Ite
         "USERSPACE_CNI_CONTROLLER_NAMESPACE": "system",
     }
 
-    def start(*options: str, program: Sequence[str] = COMMAND) -> subprocess.Popen[str]:
+    def start(*options: str, program: Sequence[str] = COMMAND, **more: str) -> subprocess.Popen[str]:
         argv = [sys.executable, *program, *options]
-        made.append(subprocess.Popen(argv, env=os.environ | settings, stderr=subprocess.PIPE, text=True))
+        made.append(subprocess.Popen(argv, env=os.environ | settings | more, stderr=subprocess.PIPE, text=True))
         return made[-1]
 
     yield start
@@ -83,6 +85,54 @@ def test_it_watches_until_sigterm(api: ApiServer, watch: Watch, program: Sequenc
     running.send_signal(signal.SIGTERM)
     assert running.wait(60) == 0
     assert api.objects("leases.coordination.k8s.io").get("system", "userspace-cni-ovn")["spec"]["holderIdentity"] == ""
+
+
+@pytest.mark.parametrize("is_secured", [False, True], ids=["http", "https"])
+def test_the_account_of_the_switch(northbound: NorthboundDatabase, watch: Watch, tmp_path: Path, is_secured: bool) -> None:
+    """Without another one external_ids of Open_vSwitch say it, as the first tools have it; a token that is refused is read again
+    there, and none is logged."""
+    with (
+        TemporaryDirectory(prefix="sw-") as directory,
+        SwitchDatabase(Path(directory)) as switch,
+        ApiServer(SECRETS[0], tmp_path if is_secured else None) as api,
+    ):
+        api.add(node("n1"))
+        server = api.url if is_secured else api.url.removeprefix("http://")
+        ids = {"k8s-api-server": server, "k8s-api-token": SECRETS[0]}
+        if api.certificate:
+            ids["k8s-ca-certificate"] = api.certificate.read_text().replace("\n", "\\n")
+        switch.write_ids(ids)
+        over = {
+            "USERSPACE_CNI_KUBECONFIG": "",
+            "USERSPACE_CNI_OVSDB": switch.remote,
+            "USERSPACE_CNI_HOST_ROOT": "/",
+            "USERSPACE_CNI_LOG_LEVEL": "debug",
+        }
+        running = watch(program=FORMER, **over)
+        add_pods(api, 0, 1)
+        wait_until(lambda: noted(api, "p0"), what="the annotation")
+        api.token = SECRETS[1]
+        switch.write_ids({"k8s-api-token": SECRETS[1]})
+        add_pods(api, 1, 1)
+        wait_until(lambda: noted(api, "p1"), what="the annotation that needs the other token")
+        running.send_signal(signal.SIGTERM)
+        _, said = running.communicate(timeout=60)
+        assert running.returncode == 0
+        assert "the controller starts" in said
+        assert [each for each in SECRETS if each in said] == []
+
+
+def test_a_server_of_the_switch_that_cannot_be(watch: Watch) -> None:
+    """It is refused before anything is asked of it, without its text, which can hold a password."""
+    with TemporaryDirectory(prefix="sw-") as directory, SwitchDatabase(Path(directory)) as switch:
+        over = {"USERSPACE_CNI_KUBECONFIG": "", "USERSPACE_CNI_OVSDB": switch.remote}
+        running = watch(**over)
+        _, said = running.communicate(timeout=60)
+        assert (running.returncode, "no account of the API server" in said) == (2, True)
+        switch.write_ids({"k8s-api-server": "ftp://me:word@192.0.2.1"})
+        running = watch(**over)
+        _, said = running.communicate(timeout=60)
+        assert (running.returncode, "k8s-api-server of Open_vSwitch is no URL" in said, "word" in said) == (2, True, False)
 
 
 def test_after_a_kill_amid_pods_another_goes_on(api: ApiServer, northbound: NorthboundDatabase, watch: Watch) -> None:

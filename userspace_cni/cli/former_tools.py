@@ -182,7 +182,7 @@ def run_gateway_helper() -> int:
 
 
 def _set_up(site: Site, databases: OvnDatabases, rows: RowWriter, *, adopt: bool) -> None:
-    """Make the node's rows, port and datapath. Then, too, its other external_ids were set by hand before."""
+    """Make the node's rows, port and datapath. Its other external_ids are set by hand before, as then."""
     _, changes, ids = set_up(site, databases, SetUp(rows, find_missing_datapath, adopt=adopt))
     show_changes(changes, ids, dry_run=False)
 

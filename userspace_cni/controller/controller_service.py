@@ -111,10 +111,12 @@ def serve(
     environ: Mapping[str, str],
     make: Callable[[ApiSession], C],
     page_ports: Callable[[C], Sequence[StayingThread]],
+    session: ApiSession | None = None,
 ) -> int:
     """Run a controller until SIGTERM or SIGINT; the exit code. Raises UserspaceError when it cannot start.
 
-    `make`: makes it; `page_ports`: the ports on which it is asked for health and metrics.
+    `make`: makes it; `page_ports`: the ports on which it is asked for health and metrics; `session`: with another account of the
+    API server than that of settings and environment.
     """
     stopping = threading.Event()
 
@@ -126,7 +128,7 @@ def serve(
     woken = waking()
     begin(settings.log_level, settings.log_format)
     with bind(settings.log_level):
-        controller = make(account(settings, environ))
+        controller = make(session or account(settings, environ))
         controller.page_ports = page_ports(controller)
         say("info", "the controller starts", identity=controller.election.identity)
         controller.start()

@@ -28,6 +28,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import PASSING, Unavailable, UserspaceError
 from userspace_cni.base.threads import start
 from userspace_cni.kube.account import Account, of_kubeconfig, of_service_account
+from userspace_cni.kube.given_account import GivenAccount
 from userspace_cni.kube.kubeconfig import Kubeconfig, Signature
 
 T = TypeVar("T")
@@ -133,7 +134,7 @@ class ApiSession:
     `kubeconfig`: None for the service account of the pod that this process runs in.
     """
 
-    def __init__(self, kubeconfig: Kubeconfig | None, service_account: str = SERVICE_ACCOUNT) -> None:
+    def __init__(self, kubeconfig: Kubeconfig | GivenAccount | None, service_account: str = SERVICE_ACCOUNT) -> None:
         self._kubeconfig = kubeconfig
         self._service_account = service_account
         self._lock = threading.Lock()
@@ -215,7 +216,9 @@ class ApiSession:
     def _is_current(self, connection: _ApiConnection) -> bool:
         """Whether the files of its credentials have not changed since they were read."""
         kubeconfig = self._kubeconfig
-        return kubeconfig is None or all(kubeconfig.signature(path) == seen for path, seen in connection.files.items())
+        if not isinstance(kubeconfig, Kubeconfig):
+            return True
+        return all(kubeconfig.signature(path) == seen for path, seen in connection.files.items())
 
     def _load(self) -> _ApiConnection:
         try:

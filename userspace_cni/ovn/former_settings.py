@@ -26,11 +26,15 @@ _KEYS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class FormerPlaces:
-    """What the file says of the plugin: its directory, that of the runtimes' networks, and their MTU. "" and 0: nothing."""
+    """What the file says of the plugin: its directory, that of the runtimes' networks, and their MTU; "" and 0 for nothing.
+
+    `authority`: the file with the certificate of the API server's authority.
+    """
 
     bin_dir: str
     conf_dir: str
     mtu: int
+    authority: str
 
 
 def add_former(settings: Settings, text: str, northbound: str = "", *, is_there: Callable[[str], bool]) -> Settings:
@@ -54,11 +58,12 @@ def read_places(text: str) -> FormerPlaces:
     mtu = said("mtu")
     if mtu and not (mtu.isdecimal() and MTU_MIN <= int(mtu) <= MTU_MAX):
         raise InvalidConfig(f"{FORMER_FILE}: mtu is {quote(mtu)}", f"it must be from {MTU_MIN} to {MTU_MAX}")
-    places = FormerPlaces(said("cni_link_path") or "/opt/cni/bin", said("cni_conf_path"), int(mtu or 0))
-    for key, path in (("cni_link_path", places.bin_dir), ("cni_conf_path", places.conf_dir or "/")):
-        if not path.startswith("/"):
-            raise InvalidConfig(f"{FORMER_FILE}: {key} is {quote(path)}", "it must be the absolute path of a directory")
-    return places
+    paths = {key: said(key) for key in ("cni_link_path", "cni_conf_path", "k8s_ca_certificate")}
+    for key, path in paths.items():
+        if path and not path.startswith("/"):
+            raise InvalidConfig(f"{FORMER_FILE}: {key} is {quote(path)}", "it must be an absolute path")
+    bin_dir, conf_dir, authority = paths.values()
+    return FormerPlaces(bin_dir or "/opt/cni/bin", conf_dir, int(mtu or 0), authority or "/etc/openvswitch/k8s-ca.crt")
 
 
 def _read(text: str) -> Callable[[str], str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +43,10 @@ class SwitchDatabase(Started):
         """Open_vSwitch.external_ids."""
         said = json.loads(self.vsctl("--format=json", "--columns=external_ids", "list", "Open_vSwitch"))
         return dict(said["data"][0][0][1])
+
+    def write_ids(self, ids: Mapping[str, str]) -> None:
+        """Set these keys of it; no value is read as a map or a set."""
+        self.vsctl("set", "Open_vSwitch", ".", *(f"external_ids:{key}={json.dumps(value)}" for key, value in ids.items()))
 
     def vsctl(self, *args: str) -> str:
         return self._run("ovs-vsctl", f"--db={self.remote}", "--no-wait", f"--timeout={CTL_SECONDS}", *args)

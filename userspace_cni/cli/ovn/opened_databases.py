@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,10 +11,12 @@ import click
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.cli import view
-from userspace_cni.cli.site import Site, open_site, patient
+from userspace_cni.cli.exit_codes import FOUND
+from userspace_cni.cli.site import CommandRefused, Site, open_site, patient
 from userspace_cni.ovn.databases import OvnDatabases
 from userspace_cni.ovn.desired_rows import Changes
-from userspace_cni.ovn.former_settings import FORMER_FILE
+from userspace_cni.ovn.former_settings import FORMER_FILE, read_places
+from userspace_cni.ovn.switch_account import SwitchAccount
 
 DATABASE_S: Final = 10.0
 """Seconds for one transaction or look, on a node that is not busy. A cluster of databases elects a leader meanwhile."""
@@ -28,10 +29,25 @@ def open_databases(ctx: click.Context) -> tuple[Site, OvnDatabases]:
     site.require_root("asking OVN's databases and the switch")
     databases = OvnDatabases(site.settings, site.drivers.switch.ports.client, give_time(), site.map_path)
     ctx.call_on_close(databases.close)
-    former = Path(site.map_path(FORMER_FILE))
-    with suppress(FileNotFoundError):
-        databases.read_former(former.read_text(errors="replace"))
+    if former := read_host_file(site, FORMER_FILE):
+        databases.read_former(former)
     return site, databases
+
+
+def switch_account(site: Site, databases: OvnDatabases) -> SwitchAccount:
+    """The account of the API server that the switch may name. Raises CommandRefused, InvalidConfig."""
+    places = read_places(read_host_file(site, FORMER_FILE))
+    return SwitchAccount(lambda: databases.read_ids(give_time()), lambda: read_host_file(site, places.authority))
+
+
+def read_host_file(site: Site, path: str) -> str:
+    """The text of a file of the host; "" where there is none. Raises CommandRefused."""
+    try:
+        return Path(site.map_path(path)).read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise CommandRefused(f"reading {path}: {error.strerror}", FOUND) from error
 
 
 def give_time() -> Deadline:

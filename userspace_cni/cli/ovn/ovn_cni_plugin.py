@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,6 +10,7 @@ from typing import Final
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.node.install import InstallError, install_shim, place_file, require_ours
+from userspace_cni.cli.ovn.opened_databases import read_host_file
 from userspace_cni.cli.site import CommandRefused, Site
 from userspace_cni.cni.former_network import MTU, TYPE
 from userspace_cni.ovn.former_settings import FORMER_FILE, FormerPlaces, read_places
@@ -22,18 +22,15 @@ _NETWORK: Final = "net"
 
 @dataclass(frozen=True)
 class OvnCniPlugin:
-    """Where both are, by the file of the tools of then; `mtu` of the network."""
+    """Both, at the places of the settings file of then."""
 
     site: Site
     places: FormerPlaces
 
     @classmethod
     def of(cls, site: Site) -> OvnCniPlugin:
-        """Raises InvalidConfig."""
-        text = ""
-        with suppress(FileNotFoundError):
-            text = Path(site.map_path(FORMER_FILE)).read_text(errors="replace")
-        return cls(site, read_places(text))
+        """Raises CommandRefused, InvalidConfig."""
+        return cls(site, read_places(read_host_file(site, FORMER_FILE)))
 
     def judge(self) -> None:
         """Raise CommandRefused where the plugin cannot be put in place: pods of another program may need what is there."""

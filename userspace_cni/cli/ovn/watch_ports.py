@@ -8,6 +8,7 @@ import click
 
 from userspace_cni.base.root import HostRoot
 from userspace_cni.cli.site import NodeCommand, open_site
+from userspace_cni.node.installation import Installation
 
 
 @click.command("watch", cls=NodeCommand)
@@ -16,8 +17,9 @@ from userspace_cni.cli.site import NodeCommand, open_site
 def watch_command(ctx: click.Context, adopt: bool) -> None:
     """Give pods logical ports in OVN's northbound database, and write their addresses into the pods, until SIGTERM.
 
-    Several may run: the one that holds Lease and lock of the database acts. It needs an account of the API server (setting
-    kubeconfig, or the pod's service account); root only where ovn_nb is not set, to ask the switch where the database is. The
+    Several may run: the one that holds Lease and lock of the database acts. It needs an account of the API server: the setting
+    kubeconfig, the pod's service account, or k8s-api-server, k8s-ca-certificate and k8s-api-token in external_ids of
+    Open_vSwitch. It needs root to ask the switch for that, or where the database is; not with kubeconfig and ovn_nb. The
     controller does the same where ovn_nb is set. Settings: ovn_nb, ovn_naming, ovn_default_network, ovn_pod_ports,
     controller_namespace, health_listen, metrics_listen, log_level, the rules.
 
@@ -27,12 +29,14 @@ def watch_command(ctx: click.Context, adopt: bool) -> None:
     from userspace_cni.controller.controller_service import serve
     from userspace_cni.controller.port_service import PortController, read_task
 
-    settings, remote = open_site(ctx).settings, ""
-    if not settings.ovn_nb:
-        from userspace_cni.cli.ovn.opened_databases import open_databases
+    settings, remote, session = open_site(ctx).settings, "", None
+    has_account = Installation(settings, os.environ).has_account
+    if not (settings.ovn_nb and has_account):
+        from userspace_cni.cli.ovn.opened_databases import open_databases, switch_account
 
-        _, databases = open_databases(ctx)
+        site, databases = open_databases(ctx)
         settings, remote = databases.settings, databases.northbound_remote
+        session = None if has_account else switch_account(site, databases).open_session()
     task = read_task(settings, remote, adopts=adopt, map_path=HostRoot(settings.host_root).path)
     ctx.exit(
         serve(
@@ -40,5 +44,6 @@ def watch_command(ctx: click.Context, adopt: bool) -> None:
             os.environ,
             lambda session: PortController(session, settings.controller_namespace, task),
             lambda controller: make_page_ports(settings, controller),
+            session,
         )
     )
