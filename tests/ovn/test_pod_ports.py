@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -325,6 +326,27 @@ def test_addresses_in_the_annotation(world: Node, sandbox: str, ovn: Ovn) -> Non
         assert links(sandbox)["eth0"]["address"] == "0a:00:00:00:00:01"
         assert result["ips"][0]["gateway"] == "192.168.2.1"
         assert run(world, "DEL", settings, sandbox, pod, ifname="eth0").status == 0
+
+
+def test_ovn_recomputes_at_intervals(switch: Switch, ovn: Ovn) -> None:
+    """The agent asks ovn-controller, again and again, also after a time without one; without the setting it never does."""
+
+    def recomputed() -> int:
+        said = ovn.control("inc-engine/show-stats")
+        return int(re.search(r"Node: logical_flow_output\n- recompute:\s+(\d+)", said)[1])  # type: ignore[index]
+
+    with node_with_shim(switch) as node:
+        node.settings |= {"USERSPACE_CNI_OVN_RUNDIR": f"{ovn.rundir}/absent", "USERSPACE_CNI_OVN_RECOMPUTE_S": "1"}
+        node.start()
+        wait_until(
+            lambda: "asking ovn-controller to recompute" in (node.directory / "agent.log").read_text(),
+            what="that none answers is told",
+        )
+        node.kill()
+        node.settings["USERSPACE_CNI_OVN_RUNDIR"] = ovn.rundir
+        first = recomputed()
+        node.start()
+        wait_until(lambda: recomputed() >= first + 3, what="three more computations")
 
 
 @EITHER

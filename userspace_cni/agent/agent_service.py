@@ -28,6 +28,7 @@ from userspace_cni.agent.calls import Calls
 from userspace_cni.agent.exchange import Exchange
 from userspace_cni.agent.flusher import Flusher
 from userspace_cni.agent.listener import Listener
+from userspace_cni.agent.ovn_recomputing import OvnRecomputing
 from userspace_cni.agent.served_pages import PageContent, ServedPage
 from userspace_cni.agent.singleton import Singleton
 from userspace_cni.agent.tcp import TcpPages
@@ -217,6 +218,8 @@ class Agent:
         self.network.serve()
         if self.routes:
             self.threads.begin(self.routes)
+        if self._settings.ovn_recompute_s:
+            self.threads.begin(OvnRecomputing(self.node.switch.ask_ovn_to_recompute, self._settings.ovn_recompute_s))
 
     def stop(self) -> None:
         """Take no more calls, and end."""

@@ -163,6 +163,11 @@ class Settings:
         "where ovn-controller's control socket is, which is asked why a logical port is not installed",
         directory(),
     )
+    ovn_recompute_s: float = _setting(
+        0.0,
+        "seconds after which the agent has ovn-controller compute all its flows anew, again and again; 0 for never",
+        between(1, 86_400, none=True),
+    )
     network_objects: bool = _setting(
         False, "whether objects of the API (ProviderNetwork, Vlan, Subnet of userspace-cni.io) describe this node's network"
     )

@@ -174,6 +174,12 @@ class LocalSwitch:
         """Whether the own links of these bridges can carry frames, without waiting, as `switch_view.SwitchView`."""
         return self.ports.service(bridges)
 
+    def ask_ovn_to_recompute(self, deadline: Deadline) -> None:
+        """Have this node's ovn-controller compute all its flows anew. Raises Unavailable."""
+        from userspace_cni.switch.ovn_controller import ask_to_recompute
+
+        ask_to_recompute(self._installation.root.path(self._installation.settings.ovn_rundir), deadline)
+
     def watch_life(self, ended: Callable[[], None]) -> DaemonLifeline:
         """A connection to ovs-vswitchd to be held: `ended` is called when the daemon ends, on a thread of its own."""
         from userspace_cni.switch.vswitchd import DaemonLifeline

@@ -1,4 +1,7 @@
-"""Asks ovn-controller over its control socket what it knows of a logical port: OVSDB shows that one is not installed, not why."""
+"""Speaks to ovn-controller over its control socket.
+
+It is asked what it knows of a logical port, because OVSDB shows that one is not installed, not why; and to recompute all flows.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import Unavailable
 from userspace_cni.switch.vswitchd import ANSWER_SECONDS, NoAnswer, call
 
 _SOCKET: Final = re.compile(r"ovn-controller\.\d+\.ctl")
@@ -31,12 +35,12 @@ class ControllerWord:
 def ask_controller(rundir: str, logical_port: str, deadline: Deadline) -> ControllerWord:
     """Ask the ovn-controller of `rundir` (its OVN_RUNDIR), for half a second at most. Never raises."""
     try:
-        sockets = sorted(path for path in Path(rundir).iterdir() if _SOCKET.fullmatch(path.name))
+        sockets = _sockets(rundir)
     except OSError as error:
         return ControllerWord(silence=f"{rundir} cannot be read: {error.strerror}")
     end = time.monotonic() + min(ANSWER_SECONDS, deadline.remaining())
     silence = f"there is no control socket ovn-controller.PID.ctl in {rundir}"
-    for path in sockets:  # one that was killed has left its own
+    for path in sockets:
         try:
             connection = str(call(path, "connection-status", (), end).get("result")).strip()
             bindings = str(call(path, "debug/dump-local-bindings", (), end).get("result"))
@@ -46,3 +50,32 @@ def ask_controller(rundir: str, logical_port: str, deadline: Deadline) -> Contro
         counts = {name: int(count) for name, _, count in _BINDING.findall(bindings)}
         return ControllerWord(connection, knows_port=counts.get(logical_port, 0) > 0)
     return ControllerWord(silence=silence)
+
+
+def ask_to_recompute(rundir: str, deadline: Deadline) -> None:
+    """Have the ovn-controller of `rundir` compute all logical flows anew, and not only what has changed. Raises Unavailable.
+
+    It does so after its answer.
+    """
+    silence = f"there is no control socket ovn-controller.PID.ctl in {rundir}"
+    end = time.monotonic() + deadline.remaining()
+    try:
+        for path in _sockets(rundir):
+            try:
+                answer = call(path, "inc-engine/recompute", (), end)
+            except NoAnswer as error:
+                silence = str(error)
+                continue
+            if not answer.get("error"):
+                return
+            silence = f"{path}: {str(answer['error']).strip()}"
+    except OSError as error:
+        silence = f"{rundir} cannot be read: {error.strerror}"
+    raise Unavailable(
+        f"asking ovn-controller to recompute: {silence}", "does it run here? see the setting ovn_rundir, and its log"
+    )
+
+
+def _sockets(rundir: str) -> list[Path]:
+    """The control sockets; an ovn-controller that was killed has left its own. Raises OSError."""
+    return sorted(path for path in Path(rundir).iterdir() if _SOCKET.fullmatch(path.name))

@@ -55,6 +55,11 @@ class Ovn(Started):
         """Output of ovn-nbctl; RuntimeError has its stderr."""
         return self._run("ovn-nbctl", f"--db={self.remote('nb')}", f"--timeout={CTL_SECONDS}", *args)
 
+    def control(self, *args: str) -> str:
+        """ovn-controller's answer over its control socket."""
+        pid = (self._dir / "controller.pid").read_text().strip()
+        return self._run("ovs-appctl", f"--target={self._dir}/ovn-controller.{pid}.ctl", *args)
+
     def remote(self, database: str) -> str:
         """Where a database is, "nb" or "sb"."""
         return f"unix:{self._dir}/{database}.sock"

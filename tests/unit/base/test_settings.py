@@ -51,6 +51,7 @@ DEFAULTS = {
     "ovn_default_network": True,
     "ovn_pod_ports": 8,
     "ovn_rundir": "/var/run/ovn",
+    "ovn_recompute_s": 0.0,
     "mount_pod_dirs": "always",
     "default_shared_dir": "/usr/local/var/run/openvswitch",
     "kubelet_dir": "/var/lib/kubelet",
@@ -76,7 +77,7 @@ DEFAULTS = {
     "log_level": "info",
     "log_format": "text",
 }
-AGENT_ONLY = {"host_root", "tick_s"}
+AGENT_ONLY = {"host_root", "ovn_recompute_s", "tick_s"}
 NAMES = {
     **{key: f"USERSPACE_CNI_{key.upper()}" for key in DEFAULTS},
     "ovs_rundir": "OVS_RUNDIR",
@@ -89,6 +90,7 @@ OTHER_VALUES: dict[str, Value] = {
     "gateway_bridge": "br-int",
     "ovn_bridge": "br-ovn",
     "ovn_naming": "kube-ovn",
+    "ovn_recompute_s": 600.0,
     "ovn_default_network": False,
     "ovn_pod_ports": 3,
     "kubeconfig_dirs": ("/a", "/b/c"),
