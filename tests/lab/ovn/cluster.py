@@ -14,20 +14,25 @@ from tests.lab.processes import runs
 from tests.lab.switch.switch import CTL_SECONDS, wait_until
 
 DATABASE: Final = "OVN_Northbound"
+SOUTHBOUND: Final = "OVN_Southbound"
+_SCHEMAS: Final = {DATABASE: "ovn-nb.ovsschema", SOUTHBOUND: "ovn-sb.ovsschema"}
+_TOOLS: Final = {DATABASE: "ovn-nbctl", SOUTHBOUND: "ovn-sbctl"}
 _NAMES: Final = ("a", "b", "c")
 
 
 class Cluster(Started):
-    """OVN's northbound database on three servers, with files below `directory`, whose path is short; entering it starts them."""
+    """One of OVN's databases on three servers, with files below `directory`, whose path is short; entering it starts them."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, database: str = DATABASE) -> None:
         self._dir = directory
+        self._database = database
         self._pids: dict[str, int] = {}
 
     def begin(self) -> None:
         for name in _NAMES:
             self._start(name)
         wait_until(lambda: self.leader, what="a leader of the cluster")
+        self._run(_TOOLS[self._database], f"--db={self.remote}", f"--timeout={CTL_SECONDS}", "init")
 
     def stop(self) -> None:
         """End the servers that live."""
@@ -42,7 +47,7 @@ class Cluster(Started):
     @property
     def leader(self) -> str:
         """The name of the living server that leads, once all living servers agree on it; "" until then."""
-        said = [self._ctl(name, "cluster/status", DATABASE) for name in self._pids]
+        said = [self._ctl(name, "cluster/status", self._database) for name in self._pids]
         leads = [name for name, status in zip(self._pids, said, strict=True) if "Role: leader" in status]
         known = all("Leader: unknown" not in status and "Status: cluster member" in status for status in said)
         return leads[0] if len(leads) == 1 and known else ""
@@ -65,9 +70,9 @@ class Cluster(Started):
     def _start(self, name: str) -> None:
         file, local = f"{self._dir}/{name}.db", f"unix:{self._dir}/{name}.raft"
         if self._pids:
-            self._run("ovsdb-tool", "join-cluster", file, DATABASE, local, f"unix:{self._dir}/{_NAMES[0]}.raft")
+            self._run("ovsdb-tool", "join-cluster", file, self._database, local, f"unix:{self._dir}/{_NAMES[0]}.raft")
         else:
-            self._run("ovsdb-tool", "create-cluster", file, str(SCHEMAS / "ovn-nb.ovsschema"), local)
+            self._run("ovsdb-tool", "create-cluster", file, str(SCHEMAS / _SCHEMAS[self._database]), local)
         files = (f"--pidfile={self._dir}/{name}.pid", f"--log-file={self._dir}/{name}.log", f"--unixctl={self._dir}/{name}.ctl")
         quiet = ("--detach", "--no-chdir", "-vconsole:off", "-vsyslog:off")
         self._run("ovsdb-server", *quiet, *files, f"--remote=p{self.address(name)}", file)

@@ -55,7 +55,7 @@ class NorthboundDatabase(Started):
 
     def begin(self) -> None:
         self.start()
-        self.nbctl("init")
+        self._initialise()
 
     def start(self) -> None:
         """Start the server, and wait until it listens."""
@@ -92,6 +92,9 @@ class NorthboundDatabase(Started):
     def nbctl(self, *args: str) -> str:
         return self._run("ovn-nbctl", f"--db={self.remote('unix')}", f"--timeout={CTL_SECONDS}", *args)
 
+    def _initialise(self) -> None:
+        self.nbctl("init")
+
     def _create(self) -> None:
         self._run("ovsdb-tool", "create", f"{self._dir}/nb.db", str(self._schema))
 
@@ -105,3 +108,13 @@ class NorthboundDatabase(Started):
         if done.returncode:
             raise RuntimeError(f"{' '.join(argv)}: exit {done.returncode}: {done.stderr.strip()}")
         return done.stdout.rstrip("\n")
+
+
+class SouthboundDatabase(NorthboundDatabase):
+    """The same of the southbound database."""
+
+    def __init__(self, directory: Path, authority: Authority) -> None:
+        super().__init__(directory, authority, SCHEMAS / "ovn-sb.ovsschema")
+
+    def _initialise(self) -> None:
+        self._run("ovn-sbctl", f"--db={self.remote('unix')}", f"--timeout={CTL_SECONDS}", "init")
