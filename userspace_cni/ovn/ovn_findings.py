@@ -68,7 +68,7 @@ def _rows(facts: NorthFacts) -> Iterator[Finding]:
             message = f"{change.key} {said}"
             yield Finding("ovn-row-differs", "error", scope, message, f"{remedy} with the same options writes it again")
         for refused in changes.refused:
-            yield Finding("ovn-row-refused", "error", scope, refused.message, refused.details)
+            yield Finding("ovn-row-refused", "error", scope, refused.message, f"{remedy}: {refused.details}")
 
 
 def _chassis(facts: NorthFacts, chassis: Sequence[ChassisFact]) -> Iterator[Finding]:
