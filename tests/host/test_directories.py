@@ -92,6 +92,28 @@ def test_owner_group_mode_and_label(room: Path) -> None:
     assert driver.check(step, soon()) == []
 
 
+@pytest.mark.parametrize(
+    ("asked", "kernels", "same"),
+    [
+        ("s0:c2,c1", "s0:c1,c2", True),
+        ("s0:c0,c1,c2,c5", "s0:c0.c2,c5", True),
+        ("s0:c0.c1", "s0:c0,c1", True),
+        ("s0-s0", "s0", True),
+        ("s0:c1,c2", "s0:c1,c3", False),
+        ("s0:c1.c3", "s0:c1,c3", False),
+        ("s0", "s0-s0:c0.c1023", False),
+        ("s0:c1,d2", "s0:c1", False),
+    ],
+)
+def test_a_label_in_the_kernels_words(room: Path, asked: str, kernels: str, *, same: bool) -> None:
+    """Categories in another order, and ranges of them, are the label that was asked for; other categories are not."""
+    directory = room / "pods" / "uid" / "shared-dir"
+    directory.mkdir(parents=True)
+    step = existing(room, own=True, selinux_label=f"system_u:object_r:container_file_t:{asked}")
+    os.setxattr(directory, "security.selinux", f"system_u:object_r:container_file_t:{kernels}".encode() + b"\0")
+    assert [each.field for each in driver.check(step, soon())] == ([] if same else ["SELinux label"])
+
+
 def test_hostpath_is_not_owned(room: Path) -> None:
     """A directory that we may not own keeps owner and mode."""
     (room / "pods" / "uid" / "shared-dir").mkdir(parents=True, mode=0o755)

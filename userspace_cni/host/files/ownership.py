@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from userspace_cni.base.errors import DirectoryRefused
 from userspace_cni.base.root import HERE, HostRoot
 
 _SELINUX = "security.selinux"
+_RANGE = re.compile(r"c([0-9]{1,4})(?:\.c([0-9]{1,4}))?")
+"""One category, or a range of them. Policies have 1024."""
 _ID_MAX = 2**32 - 2
 """The largest id; one more is (uid_t)-1, which chown(2) takes as "leave it"."""
 
@@ -91,7 +94,7 @@ def set_ownership(fd: int, wanted: Ownership, what: str) -> None:
             os.chmod(link, wanted.mode or 0)
     except OSError as error:
         raise refusal(f"{what}: setting owner and mode", error) from error
-    if wanted.label and _label(fd) != wanted.label:
+    if wanted.label and not _is_same(_label(fd), wanted.label):
         try:
             os.setxattr(link, _SELINUX, wanted.label.encode() + b"\0")
         except OSError as error:
@@ -104,7 +107,7 @@ def ownership_drift(fd: int, wanted: Ownership, what: str) -> list[Drift]:
         ("uid", wanted.uid, now.st_uid),
         ("gid", wanted.gid, now.st_gid),
         ("mode", None if wanted.mode is None else f"{wanted.mode:04o}", f"{stat.S_IMODE(now.st_mode):04o}"),
-        ("SELinux label", wanted.label or None, (_label(fd) if wanted.label else None) or Absent("none")),
+        ("SELinux label", wanted.label or None, _label_as(wanted.label, fd) or Absent("none")),
     ]
     return [Drift(what, name, expected, found) for name, expected, found in facts if expected is not None and expected != found]
 
@@ -129,6 +132,50 @@ def _label(fd: int) -> str | None:
         if error.errno in {errno.ENODATA, errno.EOPNOTSUPP}:
             return None
         raise
+
+
+def _label_as(wanted: str, fd: int) -> str | None:
+    """The object's label; as it is wanted where it is that in other words, None where none is wanted."""
+    found = _label(fd) if wanted else None
+    return wanted if _is_same(found, wanted) else found
+
+
+def _is_same(found: str | None, wanted: str) -> bool:
+    """Whether both mean the same: the kernel writes categories in their order, three in a row as c0.c2, and a range of one level
+    as that level.
+    """
+    return found == wanted or (found is not None and _meaning(found) == _meaning(wanted))
+
+
+def _meaning(label: str) -> object:
+    """The label with its levels, each as its sensitivity and ranges of categories; the text where it cannot be read so."""
+    user, _, rest = label.partition(":")
+    role, _, rest = rest.partition(":")
+    kind, _, levels = rest.partition(":")
+    low, _, high = levels.partition("-")
+    try:
+        return user, role, kind, _level(low), _level(high or low)
+    except ValueError:
+        return label
+
+
+def _level(text: str) -> tuple[str, list[tuple[int, int]]]:
+    sensitivity, _, categories = text.partition(":")
+    ranges: list[tuple[int, int]] = []
+    for first, last in sorted(map(_range, filter(None, categories.split(",")))):
+        if ranges and first <= ranges[-1][1] + 1:
+            ranges[-1] = ranges[-1][0], max(ranges[-1][1], last)
+        else:
+            ranges.append((first, last))
+    return sensitivity, ranges
+
+
+def _range(text: str) -> tuple[int, int]:
+    """The first and the last category of c3.c7, or of c3. Raises ValueError."""
+    found = _RANGE.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    return int(found[1]), int(found[2] or found[1])
 
 
 def _decimal(text: str) -> int | None:
