@@ -369,13 +369,15 @@ def _require_nics(network: ProviderNetwork, seen: UplinkLook) -> None:
 
 
 def _require_devices(network: ProviderNetwork, seen: UplinkLook) -> None:
-    """Raise Unavailable unless the devices can be opened; of a bond those that are away are left out while one is there.
+    """Raise Unavailable unless the devices can be opened; of a bond those that are away are left out while another interface is
+    there.
 
-    Who pulls a device out, or gives it to another driver, waits until DPDK has let it go: where all are away, KeepsLess has the
-    port closed.
+    Who pulls a device out, or gives it to another driver, waits until DPDK has let it go: where nothing is left, KeepsLess has
+    the port closed.
     """
-    away = seen.away if len(seen.away) == len(network.interfaces) else {}
-    lacking = (*away.values(), *seen.lacking)
+    missing = [f"there is no NIC {name} on this node" for name in network.links if name not in seen.links]
+    away = seen.away if len(seen.away) + len(missing) == len(network.interfaces) else {}
+    lacking = (*(missing if away else ()), *away.values(), *seen.lacking)
     if not lacking:
         return
     why = f"{', '.join(network.interfaces)} cannot be opened yet: {'; '.join(lacking)}"

@@ -220,6 +220,22 @@ def test_devices_that_are_away() -> None:
         assert not isinstance(refused.value, KeepsLess)
 
 
+def test_a_kernel_nic_and_a_device_that_are_both_gone() -> None:
+    """The port of their bond is removed, so that DPDK releases the device; while one of them is there, it carries on."""
+    device = "pci:0000:3b:00.0"
+    bonded = replace(NET, interface="", bond=Bond(("eth1", device)))
+    away = {device: "it is out"}
+    alone = [steps_of(bonded, look, STORE)[1] for look in (UplinkLook(), seen(away=away))]
+    assert [[each.name for each in port.present] for port in alone if isinstance(port, UplinkPort)] == [
+        ["eth1", "up-net1-1"],
+        ["eth1"],
+    ]
+    bridge, port = steps_of(bonded, seen(), STORE)
+    with pytest.raises(KeepsLess, match="there is no NIC eth1 on this node; it is out") as told:
+        steps_of(bonded, UplinkLook(away=away, former=(bridge, port)), STORE)
+    assert told.value.steps == (bridge,)
+
+
 def test_what_may_come_yet() -> None:
     """A missing NIC, and everything that a device lacks, is reported and looked for again."""
     assert "there is no NIC eth1" in refusal(NET, UplinkLook(), Unavailable)
