@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.lab.node.links import pings
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch, wait_until
@@ -402,11 +403,10 @@ def test_a_kernel_port_is_mirrored_to_a_vhost_user_port(
             steps.append(replace(port(number), name=f"ucm{number}", interface=HostEnd("system")))
             attach(kernel, steps[-1], soon())
         pods.attach(ids)
-        ping = ["ping", "-n", "-c", "10", "-i", "0.02", "-W", "5", "10.7.7.2"]
-        inside(a, *ping)
+        pings(a, "10.7.7.2", 10)
         pods.heard(ids, 0)
         attach(kernel, source(steps[0]), soon())
-        assert " 0% packet loss" in inside(a, *ping)
+        assert pings(a, "10.7.7.2", 10) == 10
         assert pods.pings(ids, 20) == {8: 10, 0: 10}
         for step in steps:
             kernel.undo(step, soon())
