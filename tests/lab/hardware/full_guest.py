@@ -22,8 +22,10 @@ BOOT_S: Final = 300.0
 COMMAND_S: Final = 300.0
 _MEMORY_MIB: Final = 3072
 _WORDS: Final = (
-    "console=ttyS0 quiet panic=-1 nokaslr mitigations=off no_timer_check random.trust_cpu=on intel_iommu=on tsc=reliable"
+    "console=ttyS0 quiet panic=-1 nokaslr mitigations=off no_timer_check random.trust_cpu=on intel_iommu=on tsc=reliable "
+    "security=selinux selinux=1 enforcing=0"
 )
+"""SELinux allows everything until a policy is loaded."""
 _MAPPED: Final = [{"capability": "mapped-ram", "state": True}, {"capability": "multifd", "state": True}]
 """The file has the memory at its addresses, so that a restore reads what it needs, by several threads."""
 

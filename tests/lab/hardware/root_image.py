@@ -73,6 +73,9 @@ The dbus and udev that it needs are the machine's.
 """
 _DRIVERCTL: Final = "usr/sbin/driverctl"
 """The package is unpacked, because on a machine with udev it would bind devices at each start."""
+POLICY: Final = "/usr/share/selinux-policy"
+"""Where the guest has the SELinux policy of tests, compiled."""
+_POLICY_SOURCE: Final = Path(__file__).with_name("selinux.cil")
 _PARTS_OF_IT: Final = (
     "usr/sbin/NetworkManager", "usr/bin/nmcli", "usr/lib/NetworkManager", "usr/share/dbus-1/system.d",
     f"{LIBRARIES[1:]}/NetworkManager", "lib/udev/rules.d/85-nm-unmanaged.rules", "etc/NetworkManager",
@@ -89,7 +92,7 @@ def root_image() -> Path:
 @cache
 def _recipe() -> tuple[object, ...]:
     """All that the images depend on: how they are made, and which files of this machine they copy."""
-    made_by = tuple(Path(each).read_bytes() for each in (__file__, kernel_parts.__file__, str(in_guest.__file__)))
+    made_by = tuple(Path(each).read_bytes() for each in (__file__, kernel_parts.__file__, str(in_guest.__file__), _POLICY_SOURCE))
     programs = tuple((each, Path(each).stat().st_mtime_ns, Path(each).stat().st_size) for each in _PROGRAMS)
     return (made_by, programs, tuple((each.name, each.version) for each in _distributions()))
 
@@ -100,11 +103,15 @@ def _make(part: Path) -> None:
     for each in (packages, debian, tree):
         each.mkdir()
     version = kernel_of(_METAPACKAGE, packages)
-    unpack((f"linux-image-{version}", "busybox-static", "erofs-utils", "driverctl", *_NETWORK_MANAGER), packages, debian)
+    unpack(
+        (f"linux-image-{version}", "busybox-static", "erofs-utils", "driverctl", "secilc", *_NETWORK_MANAGER), packages, debian
+    )
     (part / KERNEL).write_bytes(_uncompressed((debian / f"boot/vmlinuz-{version}").read_bytes()))
     modules = debian / f"lib/modules/{version}"
     (part / INITRAMFS).write_bytes(gzip.compress(_initramfs(debian / "bin/busybox", modules), mtime=0))
     _fill(tree, debian, modules)
+    compiled = ("--policyvers", "33", "--output", f"{tree}{POLICY}", "--filecontext", "/dev/null")
+    run(str(debian / "usr/bin/secilc"), *compiled, str(_POLICY_SOURCE), cwd=tree)
     make_image(tree, part / ROOT, debian / "usr/bin/mkfs.erofs")
     shutil.copy2(debian / "usr/bin/mkfs.erofs", part)
     for each in (packages, debian, tree):
