@@ -155,17 +155,19 @@ class FullGuest(QemuProcess):
         return int(told["status"]), str(told["body"])
 
     def pull_out(self, nic: PciNic) -> None:
-        """Take the NIC out of its slot. The guest's kernel agrees five seconds after the button is
+        """Take the NIC out of its slot; its peer has no carrier then. The guest's kernel agrees five seconds after the button is
         pressed, and when the program that has opened the NIC releases it.
         """
         self.monitor.events.clear()
         self.monitor.run("device_del", id=nic.name)
         self.until(lambda: self._is_out(nic), f"the guest's kernel to let go of {nic.name}")
+        self.monitor.run("set_link", name=nic.peer, up=False)
 
     def put_back(self, nic: PciNic) -> None:
         """Put it into its slot again, and give its link its name."""
         device = {"driver": nic.model, "id": nic.name, "bus": f"r{nic.number}", "netdev": f"{nic.name}w", "mac": nic.mac}
         self.monitor.run("device_add", **device, romfile="")
+        self.monitor.run("set_link", name=nic.peer, up=True)
         found = str(self.until(lambda: self._link_of(nic), f"the kernel to have {nic.name}"))
         self.do("ip", "link", "set", found, "name", nic.name)
 
