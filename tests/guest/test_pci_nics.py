@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 
-from tests.lab.hardware.full_guest import NICS, FullGuest
+from tests.lab.hardware.full_guest import NICS, FullGuest, PciNic
 from tests.lab.hardware.guest_node import GuestNode, bonded_provider, provider, veth_network
 from tests.lab.hardware.snapshot import AGENT_LOG, START_SWITCH
 
 P0, P1 = (each for each in NICS if each.polled)
+K0 = next(each for each in NICS if not each.polled)
 
 
 def device(guest: FullGuest, nic: str) -> str:
@@ -103,11 +104,7 @@ def test_a_device_that_is_pulled_out_is_let_go(guest: FullGuest, node: GuestNode
 
 def test_a_bond_goes_on_without_a_device(guest: FullGuest, node: GuestNode) -> None:
     """While one of its devices is pulled out the other carries the pod's frames; put back, it does so in its turn."""
-    node.outside("ip", "link", "add", "wire", "type", "bridge")
-    for name in ("o-p0", "o-p1"):
-        node.outside("ip", "link", "set", name, "master", "wire")
-    node.outside("ip", "link", "set", "wire", "up")
-    node.outside("ip", "address", "add", "192.0.2.1/24", "dev", "wire")
+    join_wires(node, P0, P1)
     told = node.has(bonded_provider((device(guest, "p0"), device(guest, "p1")), "active-backup"))
     assert told["net1"]["ready"], told
     node.add("pod", veth_network("br-net1", "192.0.2.100/24"))
@@ -122,6 +119,39 @@ def test_a_bond_goes_on_without_a_device(guest: FullGuest, node: GuestNode) -> N
     guest.until(lambda: dpdk_ports(guest) == {"up-net1-0", "up-net1-1"}, "the bond to have both devices")
     guest.cut(P1)
     assert node.reaches("192.0.2.100")
+
+
+def test_a_bond_of_a_kernel_nic_and_a_device_that_are_both_pulled_out(guest: FullGuest, node: GuestNode) -> None:
+    """The device, which goes last, is let go, for which the kernel waits; each carries the pod's frames when it is put back."""
+    join_wires(node, K0, P0)
+    p0 = device(guest, "p0")
+    told = node.has(bonded_provider(("k0", p0), "active-backup"))
+    assert told["net1"]["ready"], told
+    node.add("pod", veth_network("br-net1", "192.0.2.100/24"))
+    guest.pull_out(K0)
+    assert node.reaches("192.0.2.100"), guest.do("cat", AGENT_LOG)
+    guest.pull_out(P0)
+    guest.until(lambda: not node.ready(), "the agent to notice")
+    problem = node.statuses()["net1"]["problem"]
+    assert "there is no NIC k0" in problem
+    assert f"PCI device {p0.removeprefix('pci:')}" in problem
+    guest.put_back(K0)
+    guest.until(node.ready, "the agent to have the NIC again")
+    assert node.reaches("192.0.2.100")
+    guest.put_back(P0)
+    guest.do("driverctl", "set-override", p0.removeprefix("pci:"), "vfio-pci")
+    guest.until(lambda: dpdk_ports(guest), "the bond to have the device again")
+    guest.cut(K0)
+    assert node.reaches("192.0.2.100")
+
+
+def join_wires(node: GuestNode, *nics: PciNic) -> None:
+    """Make a switch beyond the NICs, with an address."""
+    node.outside("ip", "link", "add", "wire", "type", "bridge")
+    for nic in nics:
+        node.outside("ip", "link", "set", f"o-{nic.name}", "master", "wire")
+    node.outside("ip", "link", "set", "wire", "up")
+    node.outside("ip", "address", "add", "192.0.2.1/24", "dev", "wire")
 
 
 def bind(guest: FullGuest, node: GuestNode) -> None:
