@@ -46,8 +46,9 @@ _MODULES: Final = (
     "xt_MASQUERADE",
 )  # fmt: skip
 _PYTHON: Final = f"python{sys.version_info.major}.{sys.version_info.minor}"
+_VSWITCHD: Final = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"
 _PROGRAMS: Final = (
-    "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk",
+    _VSWITCHD,
     *(f"/usr/bin/{each}" for each in ("ovs-appctl", "ovs-ofctl", "ovs-vsctl", "ovsdb-client", "ovsdb-tool", _PYTHON)),
     *(f"/usr/sbin/{each}" for each in ("ethtool", "nft", "ovsdb-server")),
     *(
@@ -57,8 +58,8 @@ _PROGRAMS: Final = (
     *(f"/sbin/{each}" for each in ("ip", "tc")),
     *(f"/usr/lib/cni/{each}" for each in ("host-local", "static")),
 )
-_DRIVERS: Final = ("bus_pci", "bus_vdev", "mempool_ring", "net_af_packet", "net_e1000", "net_null", "net_virtio", "net_vmxnet3")
-"""Drivers of DPDK; its start fails when a library of one is missing."""
+_DRIVERS: Final = ("bus_*", "mempool_ring", "net_af_packet", "net_e1000", "net_null")
+"""Drivers of DPDK; its start fails when a library of one is missing. Open vSwitch 4.0 does not start without one of each bus."""
 _KMOD: Final = ("depmod", "insmod", "lsmod", "modinfo", "modprobe", "rmmod")
 _DATA: Final = (
     *("/usr/share/openvswitch", "/etc/protocols", "/etc/services", "/etc/nsswitch.conf", "/usr/share/dbus-1/system.conf"),
@@ -80,6 +81,8 @@ _PARTS_OF_IT: Final = (
     "usr/sbin/NetworkManager", "usr/bin/nmcli", "usr/lib/NetworkManager", "usr/share/dbus-1/system.d",
     f"{LIBRARIES[1:]}/NetworkManager", "lib/udev/rules.d/85-nm-unmanaged.rules", "etc/NetworkManager",
 )  # fmt: skip
+_INTERP: Final = 3
+_LOADER: Final = "/lib64/ld-linux-x86-64.so.2"
 _NOT_OF_PYTHON: Final = ("test", "idlelib", "ensurepip", "tkinter", "lib2to3", "pydoc_data", "distutils")
 _OWN: Final = "userspace-cni"
 
@@ -133,16 +136,17 @@ def _fill(tree: Path, debian: Path, modules: Path) -> None:
         (tree / "usr" / each).mkdir(exist_ok=True)
         (tree / each).symlink_to(f"usr/{each}")
     (tree / "var/run").symlink_to("/run")
-    wanted = [*_PROGRAMS, *_added_network_manager(tree, debian), *(f"{_pmds()}/librte_{each}.so" for each in _DRIVERS)]
+    wanted = [*_PROGRAMS, *_added_network_manager(tree, debian)]
     python = Path("/usr/lib", _PYTHON)
     left_out = shutil.ignore_patterns(*_NOT_OF_PYTHON)
     shutil.copytree(python, tree / "usr/lib" / _PYTHON, ignore=left_out, ignore_dangling_symlinks=True)
     wanted += map(str, (python / "lib-dynload").glob("*.so"))
     for package in _distributions():
         wanted += _copied(package, tree / DEPENDENCIES[1:])
-    for each in sorted({*wanted, *_needed(wanted)}):
+    copied: dict[tuple[int, int], Path] = {}
+    for each in sorted({*wanted, *_needed(wanted), *_drivers()}):
         if not Path(each).is_relative_to(sys.prefix):  # the packages' own parts were copied already
-            _copy(each, tree)
+            _copy(Path(each), tree, copied)
     for each in _DATA:
         _place(Path(each), tree / each[1:])
     _place(debian / _DRIVERCTL, tree / _DRIVERCTL)
@@ -194,31 +198,58 @@ def _add_modules(tree: Path, modules: Path) -> None:
     run("depmod", "-b", str(tree), modules.name, cwd=tree)
 
 
-def _pmds() -> str:
-    return str(next(Path(LIBRARIES, "dpdk").glob("pmds-*")))
+def _drivers() -> list[str]:
+    """The drivers of the DPDK that ovs-vswitchd loads, and their libraries: a lane's where this runs with its programs."""
+    [eal] = (Path(each) for each in _needed([_VSWITCHD]) if "/librte_eal.so." in each)
+    version = eal.suffix[1:]
+    directory = Path(LIBRARIES, "dpdk", f"pmds-{version}.0")
+    drivers = [str(each) for name in _DRIVERS for each in directory.glob(f"librte_{name}.so.{version}.0")]
+    return [*drivers, *_needed(drivers, str(eal.parent), _loader_of(_VSWITCHD))]
 
 
-def _copy(path: str, tree: Path) -> None:
-    """Copy the file into its place.
+def _copy(place: Path, tree: Path, copied: dict[tuple[int, int], Path]) -> None:
+    """Copy the file into its place, or make it a link to a copy of the same file: a driver of DPDK must not be loaded twice.
 
     A library gets the name by which programs look for it. Debian's /lib is a link to /usr/lib.
     """
-    place = Path(path)
     target = tree / str(place.parent.resolve())[1:] / place.name
     target.parent.mkdir(parents=True, exist_ok=True)
-    if not target.exists():
+    if target.exists():
+        return
+    facts = place.stat()
+    there = copied.setdefault((facts.st_dev, facts.st_ino), target)
+    if there == target:
         shutil.copy2(place, target)
+    else:
+        target.symlink_to(f"/{there.relative_to(tree)}")
 
 
-def _needed(programs: Iterable[str], libraries: str = "") -> set[str]:
-    """The libraries that these programs and libraries load, and the loader; `libraries` come first."""
-    environment = os.environ | {"LD_LIBRARY_PATH": libraries}
-    told = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False, env=environment).stdout
+def _needed(files: Iterable[str], libraries: str = "", loader: str = _LOADER) -> set[str]:
+    """The libraries that these programs and libraries load, and their loaders: a program's own, and for a library `loader`.
+
+    `libraries` come first.
+    """
+    environment = os.environ | {"LD_LIBRARY_PATH": libraries, "LD_TRACE_LOADED_OBJECTS": "1"}
+    told = "".join(
+        subprocess.run([_loader_of(each) or loader, each], capture_output=True, text=True, check=False, env=environment).stdout
+        for each in files
+    )
     if lacking := sorted({*re.findall(r"(\S+) => not found", told)}):
         raise RuntimeError(
             f"{', '.join(lacking)}: not on this machine, and programs of the guest need them; see deploy/prepare.sh guest"
         )
     return set(re.findall(r"(?:=> )?(/\S+) \(0x", told))
+
+
+def _loader_of(path: str) -> str:
+    """The dynamic loader that a program names (elf(5), PT_INTERP), "" for a library."""
+    content = Path(path).read_bytes()
+    offset, size, count = *struct.unpack_from("<Q", content, 32), *struct.unpack_from("<HH", content, 54)
+    for number in range(count):
+        kind, _, at, _, _, length = struct.unpack_from("<IIQQQQ", content, offset + number * size)
+        if kind == _INTERP:
+            return content[at : at + length].rstrip(b"\0").decode()
+    return ""
 
 
 def _distributions() -> list[metadata.Distribution]:

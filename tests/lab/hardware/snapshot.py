@@ -49,8 +49,8 @@ ovsdb-tool create /etc/openvswitch/conf.db /usr/share/openvswitch/vswitch.ovssch
 ovsdb-server /etc/openvswitch/conf.db --log-file=/var/log/ovsdb.log \\
     --remote=punix:/run/openvswitch/db.sock --detach --no-chdir --pidfile
 ovs-vsctl --no-wait init -- set Open_vSwitch . other_config:dpdk-init=true other_config:dpdk-socket-mem=256,256 \\
-    other_config:pmd-cpu-mask=0x3 other_config:dpdk-lcore-mask=0x1 other_config:pmd-maxsleep=1000 \\
-    other_config:per-port-memory=true external_ids:system-id=guest
+    other_config:pmd-cpu-mask=0x3 other_config:dpdk-lcore-mask=0x1 other_config:per-port-memory=true \\
+    other_config:pmd-maxsleep=1000 other_config:pmd-sleep-max=1000 external_ids:system-id=guest
 {START_SWITCH}
 ovs-vsctl --timeout=60 get Open_vSwitch . dpdk_initialized
 """

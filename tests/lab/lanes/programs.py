@@ -23,7 +23,7 @@ ENTER: Final = Path(__file__).with_name("enter-lane")
 PACKAGES: Final = (
     *("openvswitch-switch-dpdk", "ovn-central", "ovn-host", "libc-bin", "patchelf"),
     *("librte-meta-bus", "^librte-mempool-ring[0-9]*$"),  # newer switches do not start, or open no port, without these
-    *(f"^librte-net-{driver}-?[0-9]*$" for driver in ("af-packet", "af-xdp", "bond", "null", "tap")),
+    *(f"^librte-net-{driver}-?[0-9]*$" for driver in ("af-packet", "af-xdp", "bond", "e1000", "null", "tap")),
 )
 FORMAT: Final = 1
 """Raise it when `unpack` or `_copy` makes something different of the same packages."""
