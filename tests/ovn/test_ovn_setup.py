@@ -111,12 +111,17 @@ def test_what_was_broken_by_hand_is_found_and_mended(ovn: Ovn, run: Run) -> None
 
 
 def test_the_nodes_own_port_reaches_routers(switch: Switch, ovn: Ovn, run: Run, node: Node, tmp_path: Path) -> None:
-    """What init-node wrote into the settings is a gateway that the node keeps, and OVN binds it: it reaches all subnets."""
+    """What init-node wrote into the settings is a gateway that the node keeps, and OVN binds it: it reaches all subnets.
+
+    It is made while OVN's bridge has a tunnel to another chassis, too.
+    """
     run("init-cluster", "--cluster-subnet", "10.244.0.0/16")
     run("init-node", "--node", "n1", "--subnet", "10.244.1.0/24", "--encap-ip", "192.0.2.11")
     run("init-node", "--no-chassis", "--node", "n2", "--subnet", "10.244.2.0/24")
     (gateway,) = read_gateways(tomllib.loads((tmp_path / "config.toml").read_text())["gateway"], "the settings")
     wait_until(lambda: switch.bridge("br-int"), what="the controller has made the bridge")
+    tunnel = ("set", "Interface", "ovn-n2-0", "type=geneve", "options:remote_ip=192.0.2.12", "options:key=flow")
+    switch.vsctl("add-port", "br-int", "ovn-n2-0", "--", *tunnel)
     with kept(node, switch.netns) as site:
         assert site.keep(gateway) == {"k8s-n1": ""}
         for address in ("10.244.1.1", "10.244.2.1"):

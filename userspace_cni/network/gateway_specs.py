@@ -121,7 +121,11 @@ def _plan(gateway: Gateway, node: LocalNode, record: Record | None) -> tuple[Ste
     deadline = Deadline.after(_LOOK_S)
     look: Callable[[Any], BridgeLook] = partial(look_at_bridge, name=gateway.bridge)
     found = node.switch.ports.look(look, {}, f"bridge {gateway.bridge}: looking at it", deadline)
-    if found.outward and not gateway.sole:
+    is_of_ovn = gateway.bridge == node.installation.settings.ovn_bridge
+    is_sole = gateway.sole or (
+        is_of_ovn and gateway.logical_port
+    )  # a logical port is on one chassis alone; tunnels lead to others
+    if found.outward and not is_sole:
         raise UnsupportedField(
             f"bridge {gateway.bridge} leads to other machines by {', '.join(found.outward)}, and other nodes would have the "
             f"address of gateway {gateway.port}, too",
@@ -132,7 +136,6 @@ def _plan(gateway: Gateway, node: LocalNode, record: Record | None) -> tuple[Ste
             f"gateway {gateway.port}: bridge {gateway.bridge} of a provider network is not there yet",
             "made for the gateway it would be in the way of the uplink; 'userspace-cni network' says what that lacks",
         )
-    is_of_ovn = gateway.bridge == node.installation.settings.ovn_bridge
     if is_of_ovn and not found.maker:
         message, details = missing_bridge_of_ovn(gateway.bridge)
         raise Unavailable(f"gateway {gateway.port}: {message}", details)
