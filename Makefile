@@ -1,9 +1,9 @@
 # What people type. The suite itself is tests/run.sh, which CI calls too.
 .DEFAULT_GOAL := help
-.PHONY: help check quick test demo docs
+.PHONY: help check quick test demo demo-ovn docs
 
 help:   ## these lines
-	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile
 
 check:  ## style, types, import rules, house rules; no root
 	tests/run.sh check
@@ -16,6 +16,9 @@ test:   ## everything; root
 
 demo:   ## pods attached, frames between them, the agent killed meanwhile; root
 	deploy/demo.sh
+
+demo-ovn:   ## two nodes on OVN from nothing, and a packet's way between their pods; root
+	deploy/demo-ovn.sh
 
 docs:   ## links, commands, options, keys and examples of the pages; no root
 	deploy/prepare.sh unit

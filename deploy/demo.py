@@ -16,14 +16,12 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.padding import Padding
 from rich.panel import Panel
 from rich.syntax import Syntax
 from rich.table import Table
@@ -32,6 +30,7 @@ from rich.text import Text
 from deploy.demo_frames import PERIOD_S, Meter, finish, settle, testpmd, type_into
 from deploy.demo_node import (
     AGENT_MAX_MIB,
+    APP_MIB,
     BRIDGE,
     COMMAND,
     HTTP_PORT,
@@ -40,15 +39,12 @@ from deploy.demo_node import (
     Agent,
     Call,
     Demo,
-    DemoFailed,
     Pod,
-    Stopped,
     check,
     console,
     execute,
     leftovers,
     mounts,
-    note_signal,
     pod,
     processes,
     raise_if_stopped,
@@ -57,27 +53,11 @@ from deploy.demo_node import (
     switch,
     wait_for,
 )
+from deploy.demo_run import perform, show_output, show_prompt, tell_line
 from userspace_cni.cli import node_load, view
 
 BUSY_PAUSE_S = 4 * PERIOD_S
 """A longer pause between frames is told with a reason."""
-
-# -- what is shown ----------------------------------------------------------------------------------------------------------
-
-
-def tell_line(*parts: str | tuple[str, str]) -> None:
-    """Print a fact, indented; a part may have a style."""
-    console.print(Padding(Text.assemble(*parts), (0, 0, 0, 3), expand=False))
-
-
-def show_prompt(command: str, remark: str = "") -> None:
-    """Print a command as it is typed at a prompt."""
-    tell_line(("$", "dim"), f" {command}", (remark and f"   {remark}", "dim"))
-
-
-def show_output(text: str) -> None:
-    """Print a command's output on this console."""
-    console.print(Padding(Text.from_ansi(text), (1, 0, 1, 3), expand=False))
 
 
 def prepare(demo: Demo, agent: Agent) -> None:
@@ -312,7 +292,7 @@ def play(demo: Demo) -> None:
     """Run all steps of the demo."""
     with ExitStack() as stack:
         demo.announce("A private OVS-DPDK, the plugin installed for a runtime, the agent, three pods")
-        stack.enter_context(switch(demo))
+        stack.enter_context(switch(demo, app_pages=APP_MIB))
         agent = stack.enter_context(Agent(demo))
         prepare(demo, agent)
         pods = [stack.enter_context(pod(demo, number)) for number in range(3)]
@@ -354,57 +334,5 @@ def play(demo: Demo) -> None:
     check(not mounts(demo), f"still mounted: {mounts(demo)}")
 
 
-def main() -> int:
-    """Run the demo; 0 when everything it promises was seen, 128 and the signal's number when it was told to stop."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, note_signal)
-    directory = Path(tempfile.mkdtemp(prefix="demo-"))
-    demo = Demo(directory)
-    code = 0
-    load = node_load.look()
-    if load.is_busy:
-        tell_line((f"{load}: what is timed here takes longer than it does on a machine with less to do", "yellow"))
-    try:
-        play(demo)
-    except (DemoFailed, OSError, ValueError, LookupError) as error:
-        tell_end(str(error) if isinstance(error, DemoFailed) else repr(error))
-        tell_load(node_load.look())
-        show_log(directory / "agent.log")
-        code = 1
-    except Stopped:
-        tell_end("stopped by a signal")
-        code = 128 + Stopped.noted
-    finally:
-        for mount in mounts(demo):
-            execute(["umount", "--lazy", mount])
-        shutil.rmtree(directory, ignore_errors=True)
-    if not code and directory.exists():
-        tell_end(f"{directory} is still there")
-        code = 1
-    if not code:
-        took = time.monotonic() - demo.began
-        rest = " The switch is stopped, its hugepages are given back."
-        console.print(Text.assemble((f"\nDone in {took:.0f} s.", "bold green"), rest))
-    return code
-
-
-def tell_end(why: str) -> None:
-    """Print why the demo ends early."""
-    console.print(Text.assemble(("demo: ", "bold red"), why))
-
-
-def tell_load(load: node_load.NodeLoad) -> None:
-    """Print that the machine is too busy, if it is: then what the demo waited for may only have been late."""
-    if load.is_busy:
-        console.print(Text.assemble(("demo: ", "bold red"), f"{load}; that alone may be why: try again when it has less to do"))
-
-
-def show_log(path: Path) -> None:
-    """Print the end of the agent's log, which may show why the demo failed."""
-    if path.exists():
-        for line in path.read_text(errors="replace").splitlines()[-8:]:
-            console.print(Text(f"agent: {line}", "dim"))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(perform(Demo, play, "The switch is stopped, its hugepages are given back."))

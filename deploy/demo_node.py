@@ -67,11 +67,12 @@ class Pod:
     container_id: str
     netns: Path
     volume: Path
+    ifname: str = "net1"
 
     @property
     def port(self) -> str:
         """The name of its port."""
-        return f"{self.container_id[:12]}-net1"
+        return f"{self.container_id[:12]}-{self.ifname}"
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,9 @@ class Call:
 class Demo:
     """The demo's own node: every path it uses is below `directory`."""
 
+    steps = STEPS
+    """How many steps it announces."""
+
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.state = directory / "state"
@@ -99,7 +103,7 @@ class Demo:
         """Announce the next step."""
         self.step += 1
         passed = f" {time.monotonic() - self.began:.1f} s"
-        console.print(Text.assemble((f"\n{self.step}/{STEPS} ", "bold cyan"), (text, "bold"), (passed, "dim")))
+        console.print(Text.assemble((f"\n{self.step}/{self.steps} ", "bold cyan"), (text, "bold"), (passed, "dim")))
 
     @property
     def environ(self) -> dict[str, str]:
@@ -143,7 +147,7 @@ class Demo:
         variables = {
             "CNI_CONTAINERID": pod.container_id,
             "CNI_NETNS": str(pod.netns),
-            "CNI_IFNAME": "net1",
+            "CNI_IFNAME": pod.ifname,
             "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=demo;K8S_POD_NAME={pod.name};K8S_POD_UID={pod.uid}",
         }
         done, ms = self._call(plugin or self.shim, verb, network or self.network, variables)
@@ -250,13 +254,13 @@ def in_pod(pod: Pod) -> tuple[str, ...]:
 
 
 @contextmanager
-def switch(demo: Demo) -> Iterator[None]:
-    """An OVS-DPDK of the demo's own."""
+def switch(demo: Demo, **pages: int) -> Iterator[None]:
+    """An OVS-DPDK of the demo's own. `pages`: what it asks for of memory, as PRIVATE_SWITCH_* in small letters."""
     directory = demo.directory / "ovs"
     directory.mkdir()
     try:
         with view.progress("the switch starts"):
-            run("env", f"PRIVATE_SWITCH_APP_PAGES={APP_MIB}", SWITCH, "start", str(directory))
+            run("env", *(f"PRIVATE_SWITCH_{key.upper()}={each}" for key, each in pages.items()), SWITCH, "start", str(directory))
         yield
     finally:
         with view.progress("the switch stops"):

@@ -15,7 +15,7 @@ import pytest
 from rich.panel import Panel
 from rich.table import Table
 
-from deploy import demo, demo_node
+from deploy import demo_node, demo_run
 from userspace_cni.cli import view
 from userspace_cni.cli.view import Cell, Column
 
@@ -145,9 +145,9 @@ def test_addresses_in_the_demo(text: str) -> None:
     table.add_column(text)
     table.add_row(text)
     with demo_node.console.capture() as captured:
-        demo.tell_line(f"{text}: ", (text, "green"))
-        demo.show_prompt(text, text)
-        demo.tell_end(text)
+        demo_run.tell_line(f"{text}: ", (text, "green"))
+        demo_run.show_prompt(text, text)
+        demo_run.tell_end(text)
         demo_node.console.print(Panel(text))
         demo_node.console.print(table)
     assert captured.get().count(text) == 2 + 2 + 1 + 1 + 3

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deploy import demo, demo_frames, demo_node
+from deploy import demo, demo_frames, demo_node, demo_run
 from deploy.demo_frames import Look
 from userspace_cni.cli.node_load import NodeLoad
 
@@ -70,5 +70,5 @@ def test_frames_that_stand_still_for_a_moment_are_a_pause(frames: list[tuple[int
 def test_a_machine_that_is_too_busy_is_named(load: NodeLoad, told: bool) -> None:
     """On a busy machine the demo says that lateness may come from that; on another one it does not."""
     with demo_node.console.capture() as captured:
-        demo.tell_load(load)
+        demo_run.tell_load(load)
     assert ("9 processes for 2 CPUs" in captured.get()) == told
