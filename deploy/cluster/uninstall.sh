@@ -148,7 +148,8 @@ say "removing what is left in the cluster"
 changed="some of it is left in the cluster"
 for kind in validatingadmissionpolicybindings.admissionregistration.k8s.io validatingadmissionpolicies.admissionregistration.k8s.io \
     securitycontextconstraints.security.openshift.io clusterrolebindings.rbac.authorization.k8s.io clusterroles.rbac.authorization.k8s.io; do
-    ! listed "$kind" "$kinds" || kubectl delete "$kind" userspace-cni userspace-cni-controller userspace-cni-report --ignore-not-found
+    ! listed "$kind" "$kinds" || kubectl delete "$kind" \
+        userspace-cni userspace-cni-controller userspace-cni-report userspace-cni-logical-ports --ignore-not-found
 done
 # with their objects; not while an agent runs, for which the end of an object is the end of a spec
 kubectl delete customresourcedefinitions --selector app.kubernetes.io/name=userspace-cni --ignore-not-found

@@ -16,8 +16,10 @@ import pytest
 
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.cluster_objects import node
+from tests.lab.kube.daemonset import CLUSTER
 from tests.lab.ovn.database import Authority, NorthboundDatabase
 from tests.lab.switch.switch import wait_until
+from tests.unit.controller.test_deploy_controller import asked, granted, read
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.root import HERE
 from userspace_cni.base.settings import Settings
@@ -375,3 +377,16 @@ def test_the_numbers_of_a_controller(api: ApiServer, northbound: NorthboundDatab
     page = Path("docs/metrics.md").read_text(encoding="utf-8")
     named = {name for name in re.findall(r"_(ovn_\w+)`", page) if name != "ovn_"}
     assert set(re.findall(r"^userspace_cni_controller_(ovn_\w+) ", kept.metrics.render().decode(), re.MULTILINE)) == named
+
+
+def test_the_rights_of_the_overlay_are_what_it_uses(api: ApiServer, keep: Make) -> None:
+    """Each request is allowed by overlays/logical-ports and the controller's own rights, and each right of the former is used."""
+    kept = keep()
+    api.add_pod(a_pod("web"))
+    wait_until(lambda: noted(api, "web"), what="the annotation")
+    at_rest(kept)
+    overlays = CLUSTER / "overlays"
+    own = granted(read(overlays / "controller" / "cluster-role.yaml")["rules"])
+    added = granted(read(overlays / "logical-ports" / "cluster-role.yaml")["rules"])
+    used = {(*asked(request)[:3], "") for request in api.requests}
+    assert used - own == added

@@ -17,7 +17,7 @@ from tests.lab.kube.kubectl import build, kubectls
 BUILT = [CLUSTER, *sorted(path.parent for path in CLUSTER.glob("overlays/*/kustomization.yaml"))]
 OF_OTHERS = {"KubeVirt", "PodMonitor", "SecurityContextConstraints"}
 """Kinds that Kubernetes' own client has no model for."""
-HASH = re.compile(r"(userspace-cni-settings)-[a-z0-9]{10}")
+HASH = re.compile(r"(userspace-cni-(?:settings|ovn|ovn-scripts))-[a-z0-9]{10}(?=\")")
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def programs(machine_as_it_was: None) -> dict[str, str]:
 
 
 def plain(objects: list[dict[str, Any]]) -> dict[str, Any]:
-    """The objects by kind and name, without the hash of the settings, which kustomize versions compute differently."""
+    """The objects by kind and name, without the hashes of ConfigMaps, which kustomize versions compute differently."""
     text = HASH.sub(r"\1", json.dumps(objects))
     return {f"{each['kind']} {each['metadata']['name']}": _stripped(each) for each in json.loads(text)}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 AGENT = ROOT / "deploy" / "images" / "Dockerfile"
+OVN = ROOT / "deploy" / "images" / "ovn.Dockerfile"
 SIDECAR = ROOT / "deploy" / "images" / "kubevirt-sidecar.Dockerfile"
 BUILD = "build"
 """The stage of both that puts together what the image is made of."""

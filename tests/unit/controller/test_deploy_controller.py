@@ -108,7 +108,10 @@ def test_nothing_of_the_agents_takes_a_controller_for_an_agent(deployment: dict[
     for selector in (*selectors, monitor["spec"]["selector"]["matchLabels"]):
         assert not selector.items() <= labels.items()
     assert deployment["selector"]["matchLabels"].items() <= labels.items()
-    assert "userspace-cni userspace-cni-controller userspace-cni-report" in (CLUSTER / "uninstall.sh").read_text()
+    assert (
+        "userspace-cni userspace-cni-controller userspace-cni-report userspace-cni-logical-ports"
+        in (CLUSTER / "uninstall.sh").read_text()
+    )
 
 
 def test_the_controller_is_no_root_and_probed_where_it_answers(deployment: dict[str, Any]) -> None:

@@ -157,19 +157,23 @@ def test_definitions_have_no_field_that_is_not_kept(kustomization: dict[str, Any
     assert [name for name in names if "preserveUnknownFields" in yaml.safe_load((BASE / name).read_text())["spec"]] == []
 
 
-def test_the_image_is_named_once() -> None:
-    """One file makes an image of the name that containers have, and each kustomization with containers includes it."""
-    [named] = yaml.safe_load((IMAGE / "kustomization.yaml").read_text())["images"]
-    users = [path for path in CLUSTER.rglob("*.yaml") if re.search(r"^ +image: userspace-cni$", path.read_text(), re.MULTILINE)]
-    assert sorted(str(path.relative_to(CLUSTER)) for path in users) == [
+def test_the_images_are_named_once() -> None:
+    """One file makes images of the names that containers have, and each kustomization with containers includes it."""
+    named = yaml.safe_load((IMAGE / "kustomization.yaml").read_text())["images"]
+    images = {path: set(re.findall(r"^ +image: (\S+)$", path.read_text(), re.MULTILINE)) for path in CLUSTER.rglob("*.yaml")}
+    users = sorted(path for path, found in images.items() if found and path.name != "uninstall.yaml")
+    assert [str(path.relative_to(CLUSTER)) for path in users] == [
         "base/daemonset.yaml",
         "overlays/controller/deployment.yaml",
+        "overlays/ovn/databases.yaml",
+        "overlays/ovn/northd.yaml",
+        "overlays/ovn/ovn-controller.yaml",
     ]
     for path in users:
         including = yaml.safe_load((path.parent / "kustomization.yaml").read_text())
         assert [(path.parent / each).resolve() for each in including["components"]] == [IMAGE]
-    assert named["name"] == "userspace-cni"
-    naming = [path for path in CLUSTER.rglob("*") if path.is_file() and f"newTag: {named['newTag']}\n" in path.read_text()]
+    assert {each["name"] for each in named} == {name for path in users for name in images[path]}
+    naming = [path for path in CLUSTER.rglob("*") if path.is_file() and f"newTag: {named[0]['newTag']}\n" in path.read_text()]
     assert naming == [IMAGE / "kustomization.yaml"]
 
 

@@ -19,7 +19,17 @@ from userspace_cni.base.settings import Settings, load
 from userspace_cni.cli.main import userspace_cni
 
 OVERLAYS = CLUSTER / "overlays"
-NAMES = ["admission-policy", "controller", "kubevirt", "openshift", "ovs-pod", "pod-monitor"]
+NAMES = [
+    "admission-policy",
+    "controller",
+    "kubevirt",
+    "logical-ports",
+    "openshift",
+    "ovn",
+    "ovn-single",
+    "ovs-pod",
+    "pod-monitor",
+]
 
 
 def objects(path: Path) -> list[dict[str, Any]]:
@@ -45,7 +55,7 @@ def test_overlays() -> None:
             *found.get("components", ()),
             *(patch["path"] for patch in found.get("patches", ())),
         ]
-        named += [name for made in found.get("configMapGenerator", ()) for name in made["files"]]
+        named += [name for made in found.get("configMapGenerator", ()) for name in made.get("files", made.get("envs"))]
         assert [name for name in named if not (path.parent / name).exists()] == []
 
 

@@ -1,0 +1,61 @@
+"""An image built from a Dockerfile of deploy/images, in an archive that podman and containerd import: once for the same sources.
+
+The base is a Debian made by `image_base`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from tests.lab.guests.roots import kept
+from tests.lab.runtimes import image_base
+from tests.lab.runtimes.containerd_host import mount_points
+from tests.lab.runtimes.dockerfile import ROOT, copied_files
+from tests.lab.runtimes.podman import Storage
+
+_BASE: Final = "localhost/userspace-cni-base:1"
+_BUILD_S: Final = 600.0
+_FORMER: Final = 3
+"""How many images of other sources are kept, hundreds of megabytes each: other checkouts on this machine use them."""
+_ARCHIVE: Final = "image.tar"
+
+
+@dataclass(frozen=True)
+class BuiltImage:
+    """`kept_as`: what its directories are called; `name`: the full name that runtimes make of the one in the manifests."""
+
+    kept_as: str
+    dockerfile: Path
+    name: str
+
+    def archive(self) -> Path:
+        """The archive with the image, built now unless there is one of these sources. Needs root; PodmanError has what failed."""
+        base = image_base.archive()
+        return kept(self.kept_as, (self._digest(), str(base), self.name), self._make, _FORMER) / _ARCHIVE
+
+    def _make(self, part: Path) -> None:
+        with TemporaryDirectory(prefix="uc-images-", dir="/var/tmp") as directory:
+            top = Path(directory)
+            with Storage(top / "podman") as podman:
+                try:
+                    podman.call("import", str(image_base.archive()), _BASE)
+                    options = ["--isolation=chroot", "--network=host", "--layers=false", "--jobs=2", "--timestamp=315532800"]
+                    what = [f"--build-arg=BASE={_BASE}", f"--file={self.dockerfile}", f"--tag={self.name}", str(ROOT)]
+                    podman.call("build", *options, *image_base.way_out(top), *what, seconds=_BUILD_S)
+                    podman.call("save", f"--output={part / _ARCHIVE}", self.name)
+                finally:
+                    for point in mount_points(top):
+                        subprocess.run(["umount", "--lazy", point], check=True)
+
+    def _digest(self) -> str:
+        """Of the Dockerfile and every file that it copies, with its name and mode."""
+        digest = hashlib.sha256()
+        for path in (self.dockerfile, *copied_files(self.dockerfile)):
+            digest.update(f"{path.relative_to(ROOT)} {path.stat().st_mode:o} {path.stat().st_size}\n".encode())
+            digest.update(path.read_bytes())
+        return digest.hexdigest()
