@@ -87,6 +87,33 @@ def test_what_stands_against_a_node(database: NorthboundDatabase, run: Run) -> N
     assert "nb.sock" in run(*CLUSTER, code=3).output
 
 
+def test_two_nodes_at_once_get_different_free_subnets(database: NorthboundDatabase, run: Run) -> None:
+    """Each that asks for the length alone; the one that comes later looks again."""
+    run(*CLUSTER)
+    clients = [northbound_client(database.remote("unix")) for _ in range(2)]
+    found: list[str] = []
+
+    def init(client: NorthboundClient, barrier: threading.Barrier, name: str) -> None:
+        client.connect(Deadline.after(60))
+        barrier.wait(60)
+        node, _ = init_node(client, AskedNode(name, (), lengths=(24, 64)), WriteMode(Deadline.after(60)))
+        found.append(str(node.subnets[0]))
+
+    for number in range(10):
+        barrier = threading.Barrier(2)
+        threads = [
+            threading.Thread(target=init, args=(client, barrier, f"{name}{number}"))
+            for client, name in zip(clients, "ab", strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    for client in clients:
+        client.close()
+    assert sorted(found, key=lambda each: int(each.split(".")[2])) == [f"10.244.{number}.0/24" for number in range(20)]
+
+
 def test_of_two_nodes_at_once_one_gets_the_subnet(database: NorthboundDatabase, run: Run) -> None:
     """Each is judged beside the other in its own transaction, whichever comes first; the loser is told of the winner."""
     run(*CLUSTER)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NameTaken, UserspaceError
 from userspace_cni.ovn.desired_rows import Changes, DesiredRow, RowKey
+from userspace_cni.ovn.free_subnets import choose_subnets
 from userspace_cni.ovn.known_cluster import FoundCluster, find_cluster
 from userspace_cni.ovn.northbound import NorthboundClient, NorthboundSession
 from userspace_cni.ovn.northbound_tables import ROUTER
@@ -30,12 +31,14 @@ class WriteMode:
 
 @dataclass(frozen=True)
 class AskedNode:
-    """What was asked for a node. `router`: "" for the cluster's own."""
+    """What was asked for a node. `router`: "" for the cluster's own. `lengths`: of the prefixes of free subnets, for a node that
+    has none and is given none."""
 
     name: str
     subnets: tuple[Subnet, ...]
     router: str = ""
     management: bool = True
+    lengths: tuple[int, ...] = ()
 
 
 def init_cluster(client: NorthboundClient, cluster: LogicalCluster, mode: WriteMode) -> Changes:
@@ -119,13 +122,16 @@ def judge_node(asked: AskedNode, known: FoundCluster) -> LogicalNode:
             f"node {asked.name!r} has the rows of {name!r}, which are node {same.given_name!r}'s",
             "names that differ only in capitals are one in OVN: rename one of the nodes",
         )
+    others = {f"node {each.name}": each.subnets for each in known.nodes.values() if each.name != name}
+    taken = {**others, **{f"router port {port}": each for port, each in known.joins.items()}}
     subnets = asked.subnets or (same.subnets if same is not None else ())
+    if not subnets and asked.lengths:
+        subnets = choose_subnets(asked.lengths, known.subnets, [subnet for each in taken.values() for subnet in each])
     if not subnets:
         raise InvalidConfig("--subnet is missing", "a node needs a subnet of the cluster's for its pods")
     if known.subnets:
         require_within(subnets, known.subnets)
-    others = {f"node {each.name}": each.subnets for each in known.nodes.values() if each.name != name}
-    require_apart(subnets, "--subnet", {**others, **{f"router port {port}": taken for port, taken in known.joins.items()}})
+    require_apart(subnets, "--subnet", taken)
     return LogicalNode(name, asked.name, subnets, known.router, asked.management, known.balancers, known.subnets)
 
 

@@ -16,7 +16,20 @@ from tests.lab.runtimes.dockerfile import ROOT
 from userspace_cni.cli.main import userspace_cni
 
 EXAMPLES = sorted((ROOT / "deploy" / "examples").glob("*.yaml"))
-NAMES = ["non-root", "ordinary-pods", "ovn-dpdk", "ovn-veth", "ovn-vm", "pair", "provider-network", "several-networks", "tap", "trunk", "uplink", "vm"]
+NAMES = [
+    "non-root",
+    "ordinary-pods",
+    "ovn-dpdk",
+    "ovn-veth",
+    "ovn-vm",
+    "pair",
+    "provider-network",
+    "several-networks",
+    "tap",
+    "trunk",
+    "uplink",
+    "vm",
+]
 IMAGE = re.compile(r"image: (?:&\w+ )?([a-z][^\s*]*)$", re.MULTILINE)
 
 

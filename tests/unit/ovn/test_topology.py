@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from userspace_cni.base.errors import InvalidConfig, NameTaken, UserspaceError
 from userspace_cni.ovn.chassis_ids import AskedChassis, find_changed_ids, list_missing_ids
 from userspace_cni.ovn.desired_rows import DesiredRow, Members, RowKey
+from userspace_cni.ovn.free_subnets import choose_subnets, read_lengths
 from userspace_cni.ovn.known_cluster import FoundCluster, KnownNode
 from userspace_cni.ovn.northbound_tables import LOAD_BALANCER, LOAD_BALANCER_GROUP, ROUTER, ROUTER_PORT, SWITCH, SWITCH_PORT
 from userspace_cni.ovn.setting_up import AskedNode, judge_node, plan_cluster
@@ -108,6 +110,14 @@ REFUSED: list[tuple[Callable[[], Any], type[UserspaceError], tuple[str, ...]]] =
     (lambda: judge(subnet("10.245.2.0/24,fd00:10:244:2::/64")), InvalidConfig, ("10.245.2.0/24", "10.244.0.0/16")),
     (lambda: judge(subnet("10.244.1.128/25,fd00:10:244:2::/64")), InvalidConfig, ("10.244.1.128/25", "10.244.1.0/24", "node n1")),
     (lambda: judge(()), InvalidConfig, ("--subnet is missing",)),
+    (lambda: judge_node(AskedNode("n2", (), lengths=(24,)), KNOWN), InvalidConfig, ("/24", "fd00:10:244::/56", "for each")),
+    (
+        lambda: judge_node(AskedNode("n2", (), lengths=(16, 64)), KNOWN),
+        InvalidConfig,
+        ("/16", "10.244.0.0/16", "from /17 to /30"),
+    ),
+    (lambda: choose_subnets((17,), KNOWN.subnets[:1], KNOWN.subnets), InvalidConfig, ("/17", "10.244.0.0/16", "is free")),
+    (lambda: read_lengths("/24,24", "--subnet"), InvalidConfig, ("'/24,24'",)),
     (lambda: judge((), "N1"), NameTaken, ("'N1'", "'n1'")),
     (lambda: judge((), "n_1"), InvalidConfig, ("'n_1'",)),
     (lambda: machine_address("10.0.0.256", "--encap-ip"), InvalidConfig, ("--encap-ip", "10.0.0.256")),
@@ -128,6 +138,16 @@ def test_what_is_refused(call: Callable[[], Any], kind: type[UserspaceError], wo
     with pytest.raises(kind) as refused:
         call()
     assert [word for word in words if word not in str(refused.value)] == []
+
+
+def test_a_node_without_a_subnet_gets_a_free_one() -> None:
+    """The first of the length that was asked for; a node that has one keeps it."""
+    node = judge_node(AskedNode("n2", (), lengths=(24, 64)), KNOWN)
+    assert list(map(str, node.subnets)) == ["10.244.0.0/24", "fd00:10:244::/64"]
+    beside = replace(KNOWN, nodes={**KNOWN.nodes, "n2": replace(KNOWN.nodes["n1"], name="n2", subnets=node.subnets)})
+    third = judge_node(AskedNode("n3", (), lengths=read_lengths("/24,/64", "--subnet")), beside)
+    assert list(map(str, third.subnets)) == ["10.244.2.0/24", "fd00:10:244:2::/64"]
+    assert judge_node(AskedNode("n1", (), lengths=(24, 64)), KNOWN).subnets == KNOWN.nodes["n1"].subnets
 
 
 def test_a_node_that_is_there_keeps_its_subnet() -> None:

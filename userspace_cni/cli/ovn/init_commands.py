@@ -16,6 +16,7 @@ from userspace_cni.cli.ovn.node_setup import SetUp, set_up
 from userspace_cni.cli.ovn.opened_databases import describe_changes, give_time, open_databases, show_changes
 from userspace_cni.cli.site import NodeCommand, Site
 from userspace_cni.ovn.chassis_ids import AskedChassis, find_changed_ids
+from userspace_cni.ovn.free_subnets import read_lengths
 from userspace_cni.ovn.node_subnets import read_pod_subnets
 from userspace_cni.ovn.setting_up import AskedNode, WriteMode, init_cluster, init_node
 from userspace_cni.ovn.topology import DEFAULT_ROUTER, LogicalCluster
@@ -77,7 +78,12 @@ def cluster_command(
 
 @click.command("init-node", cls=NodeCommand)
 @click.option("--node", default="", help="The node's name.  [default: this node's]")
-@click.option("--subnet", default="", metavar="CIDR[,CIDR6]", help="That of the node's pods.  [default: Node's podCIDRs]")
+@click.option(
+    "--subnet",
+    default="",
+    metavar="CIDR[,CIDR6]",
+    help="That of the node's pods; /24 (or /24,/64) for its former one, else a free one.  [default: Node's podCIDRs]",
+)
 @click.option("--router", default="", help="The router, where there are several clusters'.")
 @click.option("--encap-ip", default="", metavar="IP", help="This machine's address for tunnels.")
 @click.option("--encap-type", type=click.Choice(ENCAP_TYPES), help="Of tunnels.  [default: as it is, else geneve]")
@@ -94,12 +100,13 @@ def node_command(ctx: click.Context, /, **given: Any) -> None:
     where there is none. The second run changes nothing. Exit code: as of init-cluster.
     """
     encap_ip = machine_address(given["encap_ip"], "--encap-ip") if given["encap_ip"] else ""
-    subnets = subnets_of(given["subnet"], "--subnet") if given["subnet"] else ()
+    lengths = read_lengths(given["subnet"], "--subnet") if given["subnet"].startswith("/") else ()
+    subnets = subnets_of(given["subnet"], "--subnet") if given["subnet"] and not lengths else ()
     site, databases = open_databases(ctx)
     name = given["node"] or site.drivers.installation.name
-    if not subnets and (found := read_pod_subnets(site.drivers.installation, name)):
+    if not (subnets or lengths) and (found := read_pod_subnets(site.drivers.installation, name)):
         subnets = subnets_of(found, f"Node {name}'s podCIDRs")
-    node_asked = AskedNode(name, subnets, given["router"], management=not given["no_management_port"])
+    node_asked = AskedNode(name, subnets, given["router"], management=not given["no_management_port"], lengths=lengths)
     find_ids = None
     if not given["no_chassis"]:
         remotes = databases.northbound_remote, databases.southbound_remote

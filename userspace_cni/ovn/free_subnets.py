@@ -1,0 +1,44 @@
+"""A subnet for a node that has none: the first part of the cluster's, of the length that was asked for, that nobody has. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from userspace_cni.base.errors import InvalidConfig, quote
+from userspace_cni.ovn.topology import Subnet
+
+_LENGTHS: Final = re.compile(r"/(\d{1,3})(?:, ?/(\d{1,3}))?")
+_SPARE: Final = 2
+"""Bits that a subnet has to have for machines."""
+
+
+def read_lengths(text: str, what: str) -> tuple[int, ...]:
+    """The lengths of prefixes in /24 or /24,/64, in the order of the cluster's subnets. Raises InvalidConfig naming `what`."""
+    if not (match := _LENGTHS.fullmatch(text.strip())):
+        raise InvalidConfig(f"{what} is {quote(text)}", "give a subnet, or the length of one that is free, as /24 or /24,/64")
+    return tuple(int(each) for each in match.groups() if each)
+
+
+def choose_subnets(lengths: Sequence[int], cluster: Sequence[Subnet], taken: Sequence[Subnet]) -> tuple[Subnet, ...]:
+    """The first free subnet of each of the cluster's. Raises InvalidConfig where there is none, or that length cannot be."""
+    asked = ",".join(f"/{each}" for each in lengths)
+    if len(lengths) != len(cluster):
+        subnets = " and ".join(map(str, cluster)) or "no subnet in the database"
+        raise InvalidConfig(f"--subnet is {asked}, and the cluster has {subnets}", "give one length for each")
+    return tuple(_first_free(length, whole, taken) for length, whole in zip(lengths, cluster, strict=True))
+
+
+def _first_free(length: int, whole: Subnet, taken: Sequence[Subnet]) -> Subnet:
+    if not whole.prefixlen < length <= whole.max_prefixlen - _SPARE:
+        raise InvalidConfig(
+            f"--subnet is /{length}, of the cluster's {whole}",
+            f"it must be from /{whole.prefixlen + 1} to /{whole.max_prefixlen - _SPARE}",
+        )
+    others = [each for each in taken if each.version == whole.version]
+    parts: Iterator[Subnet] = whole.subnets(new_prefix=length)
+    for part in parts:
+        if not any(part.overlaps(other) for other in others):  # type: ignore[arg-type]
+            return part
+    raise InvalidConfig(f"--subnet is /{length}, and no such part of the cluster's {whole} is free", "enlarge it by init-cluster")
