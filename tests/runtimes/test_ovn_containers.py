@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.lab.ovn.central import SCHEMAS
 from tests.lab.ovn.contained import ADDRESSES, DATABASES, NODE, ContainedOvn
 from tests.lab.runtimes import ovn_image
 from tests.lab.runtimes.containerd_host import mount_points, remove_cgroup
@@ -66,10 +65,10 @@ def test_three_members_go_on_without_one(ovn: ContainedOvn) -> None:
     ovn.start_members(*ADDRESSES)
     wait_until(lambda: ovn.are_ready(*ADDRESSES), what="three members in both clusters")
     assert sorted(servers(ovn, f"nb@{SECOND}").values()) == [f"tcp:{each}:6643" for each in ADDRESSES]
-    ovn.nbctl("ls-add", "before")
+    ovn.nbctl("--may-exist", "ls-add", "before")
     for number, address in enumerate(ADDRESSES):
         ovn.end_members(address)
-        ovn.nbctl("ls-add", f"without-{number}")
+        ovn.nbctl("--may-exist", "ls-add", f"without-{number}")
         ovn.start_members(address)
         wait_until(lambda: ovn.are_ready(*ADDRESSES), what=f"the member of {address} is back")
     own = ["ovn-nbctl", "--no-leader-only", f"--db=tcp:{FIRST}:6641", "--bare", "--columns=name", "list", "Logical_Switch"]
@@ -112,7 +111,7 @@ def test_from_the_databases_to_the_switch(ovn: ContainedOvn, switch: Switch, tmp
 
     Its end leaves the flows in the switch, and a second one on the node ends.
     """
-    schema = json.loads((SCHEMAS / "ovn-nb.ovsschema").read_text())
+    schema = json.loads(ovn.schema_file("nb"))
     wanted, schema["version"] = schema["version"], "6.0.0"
     del schema["tables"]["Static_MAC_Binding"]
     (tmp_path / "older.ovsschema").write_text(json.dumps(schema))
@@ -146,7 +145,9 @@ def test_from_the_databases_to_the_switch(ovn: ContainedOvn, switch: Switch, tmp
         wait_until(lambda: ovn.is_ready(f"ovn-controller@{FIRST}"), what="ovn-controller")
         wait_until(lambda: "br-int" in switch.bridges(), what="its bridge")
         assert switch.bridge("br-int")["datapath_type"] == "netdev"
-        ovn.nbctl("ls-add", "s", "--", "lsp-add", "s", "p", "--", "lsp-set-addresses", "p", "0a:00:00:00:00:01 10.1.0.1")
+        ovn.nbctl(
+            "--may-exist", "ls-add", "s", "--", "lsp-add", "s", "p", "--", "lsp-set-addresses", "p", "0a:00:00:00:00:01 10.1.0.1"
+        )
         port = ["add-port", "br-int", "p0", "--", "set", "Interface", "p0", "type=internal", "external_ids:iface-id=p"]
         switch.vsctl(*port)
         wait_until(lambda: switch.interface("p0")["external_ids"].get("ovn-installed") == "true", what="the port is installed")

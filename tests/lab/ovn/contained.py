@@ -17,7 +17,7 @@ from tests.lab.kube.podman_pod import PodHost, PodmanPod
 from tests.lab.ovn.started import Started
 from tests.lab.runtimes.ovn_image import IMAGE
 from tests.lab.runtimes.podman import PodmanError, Storage
-from tests.lab.switch.switch import CTL_SECONDS, Switch
+from tests.lab.switch.switch import CTL_SECONDS, Switch, wait_until
 from tests.lab.switch.veths import inside
 
 OVERLAY: Final = CLUSTER / "overlays" / "ovn"
@@ -142,7 +142,7 @@ class ContainedOvn(Started):
         return done.stdout + done.stderr
 
     def nbctl(self, *args: str) -> str:
-        """Output of this machine's ovn-nbctl, with all members' addresses."""
+        """Output of the image's ovn-nbctl, with all members' addresses."""
         return self._ask("ovn-nbctl", f"--db={self.remote('nb')}", f"--timeout={CTL_SECONDS}", *args)
 
     def sbctl(self, *args: str) -> str:
@@ -153,7 +153,25 @@ class ContainedOvn(Started):
         return self._ask("ovsdb-client", "--timeout=30", "get-schema-version", self.remote(database), DATABASES[database])
 
     def _ask(self, *argv: str) -> str:
-        return inside(self._switch.netns, *argv).rstrip("\n")
+        """Asked until a member answers: these programs give up at the first that does not."""
+        said = ""
+
+        def answered() -> bool:
+            nonlocal said
+            done = self.run_in(next(iter(self._ids)), *argv)
+            said = done.stderr if done.returncode else done.stdout
+            return not done.returncode
+
+        try:
+            wait_until(answered, what=" ".join(argv))
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {said}") from error
+        return said.rstrip("\n")
+
+    def schema_file(self, database: str) -> str:
+        """The image's schema of a database."""
+        options = ["--rm", "--network=none", *self._options, "--entrypoint=cat"]
+        return self._podman.call("run", *options, IMAGE, f"/usr/share/ovn/ovn-{database}.ovsschema")
 
     @property
     def _options(self) -> list[str]:

@@ -45,7 +45,7 @@ raft() { printf '%s:%s' "${1%:*}" $((${1##*:} + 2)); }
 cluster_of() {
     local rows
     rows=$(ovsdb-client --timeout=5 --format=csv --no-headings "${keys[@]}" dump "$1" _Server Database cid) || return
-    grep -v '^\[\]$' <<<"$rows" || fail "$1 has no database that can be of a cluster"
+    grep -Ex '[0-9a-f-]{36}' <<<"$rows" || fail "$1 has no database that can be of a cluster"
 }
 
 # make_file: join the cluster, or make it
