@@ -116,7 +116,7 @@ def test_from_the_databases_to_the_switch(ovn: ContainedOvn, switch: Switch, tmp
     del schema["tables"]["Static_MAC_Binding"]
     (tmp_path / "older.ovsschema").write_text(json.dumps(schema))
     ovn.file(FIRST, "nb").parent.mkdir(parents=True)
-    argv = ["create-cluster", ovn.file(FIRST, "nb"), tmp_path / "older.ovsschema", f"tcp:{FIRST}:6643"]
+    argv = ["create-cluster", str(ovn.file(FIRST, "nb")), str(tmp_path / "older.ovsschema"), f"tcp:{FIRST}:6643"]
     subprocess.run(["ovsdb-tool", "-vconsole:off", *argv], check=True)
     ovn.start_members(FIRST)
     wait_until(lambda: ovn.are_ready(FIRST), what="both databases")

@@ -39,6 +39,6 @@ def _first_free(length: int, whole: Subnet, taken: Sequence[Subnet]) -> Subnet:
     others = [each for each in taken if each.version == whole.version]
     parts: Iterator[Subnet] = whole.subnets(new_prefix=length)
     for part in parts:
-        if not any(part.overlaps(other) for other in others):  # type: ignore[arg-type]
+        if not any(part.overlaps(other) for other in others):
             return part
     raise InvalidConfig(f"--subnet is /{length}, and no such part of the cluster's {whole} is free", "enlarge it by init-cluster")

@@ -1,0 +1,120 @@
+"""overlays/ovn-single as it is applied: from a node without OVN to pods that reach each other by their logical ports."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cluster.test_deployed_examples import EXAMPLES, NETWORKS, read
+from tests.cluster.test_kubevirt_objects import definition
+from tests.lab.cluster.cluster import AGENT, NAMESPACE, Cluster
+from tests.lab.cluster.control import NODE_NAME
+from tests.lab.cluster.machine import MachineError
+from tests.lab.cluster.node import ADDRESS
+from tests.lab.cluster.pods import pod
+from tests.lab.runtimes import ovn_image
+from userspace_cni.base.whereabouts import CONFIG_FILE
+
+pytestmark = pytest.mark.timeout(900)  # the first test of a run starts the cluster
+OVERLAYS = AGENT / "overlays"
+WORKLOADS = ("statefulset/ovn-databases", "deployment/ovn-northd", "daemonset/ovn-controller")
+OPEN = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+DEFINITION = definition("NetworkAttachmentDefinition", "k8s.cni.cncf.io", OPEN, plural="network-attachment-definitions")
+"""Multus brings it."""
+
+
+@pytest.fixture
+def ovn(clean: Cluster, tmp_path: Path) -> Iterator[Cluster]:
+    """The overlay is applied, with the node's address, and all of it is Ready; in the end the node is as it was."""
+    clean.node.machine.run("ctr", "--namespace=k8s.io", "images", "import", str(ovn_image.archive()), seconds=300)
+    mine = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [os.path.relpath(OVERLAYS / "ovn-single", tmp_path.resolve())],
+        "configMapGenerator": [
+            {"name": "userspace-cni-ovn", "namespace": NAMESPACE, "behavior": "merge", "envs": ["mine.env"]},
+        ],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(mine))
+    databases = {each: f"tcp:{ADDRESS}:{port}" for each, port in (("NB", 6641), ("SB", 6642))}
+    (tmp_path / "mine.env").write_text("".join(f"USERSPACE_CNI_OVN_{each}={at}\n" for each, at in databases.items()))
+    try:
+        clean.apply(DEFINITION)
+        clean.kubectl("label", "node", NODE_NAME, "userspace-cni.io/ovn-databases=")
+        clean.apply(tmp_path)
+        for each in (*WORKLOADS, "deployment/userspace-cni-controller"):
+            rolled_out(clean, each)
+        yield clean
+    finally:
+        clean.join()
+        remove(clean)
+
+
+def rolled_out(cluster: Cluster, workload: str) -> None:
+    """Wait for it; AssertionError has what its pods say."""
+    try:
+        cluster.kubectl("-n", NAMESPACE, "rollout", "status", workload, "--timeout=110s")
+    except MachineError as error:
+        found = json.loads(cluster.kubectl("-n", NAMESPACE, "get", "pods", "-o", "json"))["items"]
+        told = [f"{each['metadata']['name']}: {json.dumps(each['status'].get('containerStatuses'))}" for each in found]
+        for each in found:
+            for part in (*each["spec"].get("initContainers", ()), *each["spec"]["containers"]):
+                try:
+                    log = cluster.logs(each["metadata"]["name"], NAMESPACE, part["name"])
+                except MachineError as refused:
+                    log = str(refused)
+                told.append(f"{each['metadata']['name']} {part['name']}: {log[-1500:]}")
+        raise AssertionError("\n".join([str(error), *told])) from error
+
+
+def remove(cluster: Cluster) -> None:
+    """Take the overlay away, but for the agents, and what OVN has on the node."""
+    cluster.end_pods()
+    config = cluster.path(CONFIG_FILE)
+    if config.exists():
+        config.write_text("")  # the agent undoes the node's own port
+        cluster.wait(lambda: not [name for name in cluster.node.ports() if name.startswith("k8s-")], "the node's port is gone")
+    cluster.kubectl("-n", NAMESPACE, "delete", *WORKLOADS, "--ignore-not-found")
+    cluster.kubectl("delete", "-k", str(OVERLAYS / "logical-ports"), "--ignore-not-found", "--wait=false")
+    cluster.end_controller()
+    cluster.kubectl("delete", "customresourcedefinition", DEFINITION["metadata"]["name"], "--ignore-not-found")
+    cluster.kubectl("label", "node", NODE_NAME, "userspace-cni.io/ovn-databases-")
+    cluster.switch.vsctl("--no-wait", "--if-exists", "del-br", "br-int")
+    keys = [key for key in cluster.switch.rows("Open_vSwitch")[0]["external_ids"] if key.startswith("ovn-") or key == "hostname"]
+    cluster.switch.vsctl("--no-wait", "remove", "Open_vSwitch", ".", "external_ids", *keys)
+    cluster.node_shell("rm", "-rf", "/var/lib/ovn", CONFIG_FILE)
+
+
+def answers(cluster: Cluster, address: str) -> bool:
+    return not cluster.node.machine.attempt("ping", "-c", "1", "-W", "1", address).returncode
+
+
+def test_from_nothing_to_pods(ovn: Cluster) -> None:
+    """The node is OVN's, without a finding; pods of the example's network get addresses from the controller, and the node's own
+    port, which the agent made, reaches them; also after OVN's pods have been made anew."""
+    found = json.loads(ovn.agent("ovn", "check", "--json"))["findings"]
+    assert [each for each in found if each["severity"] != "note"] == []
+    [chassis] = json.loads(ovn.agent("ovn", "status", "--json"))["chassis"]
+    assert (chassis["hostname"], chassis["tunnels"]) == (NODE_NAME, [["geneve", ADDRESS]])
+    networks, _ = read(EXAMPLES / "ovn-veth.yaml")
+    [definition, _] = yaml.safe_load_all((EXAMPLES / "ovn-veth.yaml").read_text())
+    ovn.apply(definition)
+    ovn.join(*networks)
+    ovn.apply(*(pod(name, annotations={NETWORKS: "ovn-veth"}) for name in ("one", "two")))
+    ovn.wait_running("one", "two")
+    addresses = [json.loads(ovn.pod(name)["metadata"]["annotations"]["ovn"])["ip_address"] for name in ("one", "two")]
+    assert sorted(addresses) == ["10.248.0.3/24", "10.248.0.4/24"]
+    for address in addresses:
+        ovn.wait(lambda address=address: answers(ovn, address.partition("/")[0]), f"{address} answers the node")  # type: ignore[misc]
+    for each in WORKLOADS:
+        ovn.kubectl("-n", NAMESPACE, "rollout", "restart", each)
+    for each in WORKLOADS:
+        rolled_out(ovn, each)
+    assert answers(ovn, addresses[0].partition("/")[0])
+    ovn.apply(pod("three", annotations={NETWORKS: "ovn-veth"}))
+    ovn.wait_running("three")
