@@ -44,7 +44,7 @@ raft() { printf '%s:%s' "${1%:*}" $((${1##*:} + 2)); }
 # cluster_of MEMBER: the cluster that it says it is in, zeros while it joins one; false where it does not answer
 cluster_of() {
     local rows
-    rows=$(ovsdb-client --timeout=5 --format=csv --no-headings "${keys[@]}" dump "$1" _Server Database cid) || return
+    rows=$(ovsdb-client --timeout=5 --format=csv --no-headings dump "$1" _Server Database cid) || return
     grep -Ex '[0-9a-f-]{36}' <<<"$rows" || fail "$1 has no database that can be of a cluster"
 }
 
@@ -76,18 +76,13 @@ make_file() {
     mv "$file.new" "$file"
 }
 
-keys=()
-if [[ ${USERSPACE_CNI_OVN_NB-} == *ssl:* ]]; then
-    keys=(--private-key="$USERSPACE_CNI_OVN_PRIVATE_KEY" --certificate="$USERSPACE_CNI_OVN_CERTIFICATE" --ca-cert="$USERSPACE_CNI_OVN_CA_CERT")
-fi
-
 case ${1-} in
     serve)
         choose "${2-}"
         me=$(member_of "$ADDRESS")
         [[ -e $file ]] || make_file
         host=${me#*:}
-        exec ovsdb-server -vconsole:info -vsyslog:off -vfile:off --unixctl="$control" "${keys[@]}" \
+        exec ovsdb-server -vconsole:info -vsyslog:off -vfile:off --unixctl="$control" \
             --remote="p${me%%:*}:${me##*:}:${host%:*}" "$file"
         ;;
     ready)
@@ -98,11 +93,11 @@ case ${1-} in
     upgrade)
         for each in nb sb; do
             choose "$each"
-            found=$(ovsdb-client --timeout=30 "${keys[@]}" get-schema-version "$remotes" "$name")
+            found=$(ovsdb-client --timeout=30 get-schema-version "$remotes" "$name")
             wanted=$(ovsdb-tool schema-version "$schema")
             if ovsdb-tool compare-versions "$found" "<" "$wanted"; then
                 say "$name: schema $found becomes $wanted"
-                ovsdb-client --timeout=60 "${keys[@]}" convert "$remotes" "$schema"
+                ovsdb-client --timeout=60 convert "$remotes" "$schema"
             fi
         done
         ;;
