@@ -48,11 +48,17 @@ cluster_of() {
     grep -Ex '[0-9a-f-]{36}' <<<"$rows" || fail "$1 has no database that can be of a cluster"
 }
 
+# put_in_place: the file is whole before it has its name
+put_in_place() {
+    mv "$file.new" "$file"
+    rm -f "$data/.${file##*/}.new.~lock~"
+}
+
 # make_file: join the cluster, or make it
 make_file() {
-    local others=() each cluster none=00000000-0000-0000-0000-000000000000 unknown
+    local others=() each cluster none=00000000-0000-0000-0000-000000000000 unknown told=''
     for each in "${members[@]}"; do [[ $each == "$me" ]] || others+=("$each"); done
-    rm -f "$file.new" ".$file.new.~lock~"
+    rm -f "$file.new" # of one that was killed
     if [[ $me == "${members[0]}" ]]; then
         while :; do
             unknown=''
@@ -63,19 +69,22 @@ make_file() {
             if [[ -z $unknown ]]; then
                 say "making a cluster of $name"
                 ovsdb-tool create-cluster "$file.new" "$schema" "$(raft "$me")"
-                mv "$file.new" "$file"
+                put_in_place
                 return
             fi
-            say "there is no file of $name here, and $unknown, which may have one, does not answer: waiting for it"
+            [[ $unknown == "$told" ]] ||
+                say "there is no file of $name here, and $unknown, which may have one, does not answer: waiting for it"
+            told=$unknown
             sleep 2
         done
     fi
     say "joining the cluster of $name"
     for each in "${!others[@]}"; do others[each]=$(raft "${others[each]}"); done
     ovsdb-tool join-cluster "$file.new" "$name" "$(raft "$me")" "${others[@]}"
-    mv "$file.new" "$file"
+    put_in_place
 }
 
+trap exit TERM # as the first process of a container it would not end
 case ${1-} in
     serve)
         choose "${2-}"
