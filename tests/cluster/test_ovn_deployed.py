@@ -11,21 +11,20 @@ import pytest
 import yaml
 
 from tests.cluster.test_deployed_examples import EXAMPLES, NETWORKS, read
-from tests.cluster.test_kubevirt_objects import definition
 from tests.lab.cluster.cluster import AGENT, NAMESPACE, Cluster
 from tests.lab.cluster.control import NODE_NAME
 from tests.lab.cluster.machine import MachineError
 from tests.lab.cluster.node import ADDRESS
 from tests.lab.cluster.pods import pod
+from tests.lab.kube.definitions import multus_definition
 from tests.lab.runtimes import ovn_image
 from userspace_cni.base.whereabouts import CONFIG_FILE
 
 pytestmark = pytest.mark.timeout(900)  # the first test of a run starts the cluster
 OVERLAYS = AGENT / "overlays"
+NODE_PORT = f"k8s-{NODE_NAME}"
 WORKLOADS = ("statefulset/ovn-databases", "deployment/ovn-northd", "daemonset/ovn-controller")
-OPEN = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-DEFINITION = definition("NetworkAttachmentDefinition", "k8s.cni.cncf.io", OPEN, plural="network-attachment-definitions")
-"""Multus brings it."""
+DEFINITION = multus_definition()
 
 
 @pytest.fixture
@@ -51,7 +50,6 @@ def ovn(clean: Cluster, tmp_path: Path) -> Iterator[Cluster]:
             rolled_out(clean, each)
         yield clean
     finally:
-        clean.join()
         remove(clean)
 
 
@@ -75,10 +73,11 @@ def rolled_out(cluster: Cluster, workload: str) -> None:
 def remove(cluster: Cluster) -> None:
     """Take the overlay away, but for the agents, and what OVN has on the node."""
     cluster.end_pods()
+    cluster.wait(lambda: not cluster.node.leftovers(), "nothing left of the pods")
     config = cluster.path(CONFIG_FILE)
     if config.exists():
         config.write_text("")  # the agent undoes the node's own port
-        cluster.wait(lambda: not [name for name in cluster.node.ports() if name.startswith("k8s-")], "the node's port is gone")
+        cluster.wait(lambda: NODE_PORT not in {row["name"] for row in cluster.switch.rows("Interface")}, "the node's port gone")
     cluster.kubectl("-n", NAMESPACE, "delete", *WORKLOADS, "--ignore-not-found")
     cluster.kubectl("delete", "-k", str(OVERLAYS / "logical-ports"), "--ignore-not-found", "--wait=false")
     cluster.end_controller()

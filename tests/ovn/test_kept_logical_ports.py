@@ -17,6 +17,7 @@ import pytest
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.cluster_objects import node
 from tests.lab.kube.daemonset import CLUSTER
+from tests.lab.kube.definitions import multus_definition
 from tests.lab.ovn.database import Authority, NorthboundDatabase
 from tests.lab.switch.switch import wait_until
 from tests.unit.controller.test_deploy_controller import asked, granted, read
@@ -381,6 +382,7 @@ def test_the_numbers_of_a_controller(api: ApiServer, northbound: NorthboundDatab
 
 def test_the_rights_of_the_overlay_are_what_it_uses(api: ApiServer, keep: Make) -> None:
     """Each request is allowed by overlays/logical-ports and the controller's own rights, and each right of the former is used."""
+    api.define(multus_definition())
     kept = keep()
     api.add_pod(a_pod("web"))
     wait_until(lambda: noted(api, "web"), what="the annotation")

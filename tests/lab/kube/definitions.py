@@ -28,6 +28,23 @@ def _read_once() -> str:
     return json.dumps([yaml.safe_load(path.read_text()) for path in sorted(DEFINITIONS.glob("*.yaml"))])
 
 
+def multus_definition() -> dict[str, Any]:
+    """That of NetworkAttachmentDefinitions, which Multus brings."""
+    kind, plural, group = "NetworkAttachmentDefinition", "network-attachment-definitions", "k8s.cni.cncf.io"
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True, "properties": {}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()},
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
+        },
+    }
+
+
 def define_all(api: ApiServer) -> None:
     for each in definitions():
         api.define(each)

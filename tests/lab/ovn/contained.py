@@ -180,7 +180,7 @@ class ContainedOvn(Started):
     @cached_property
     def _specs(self) -> Mapping[str, Any]:
         """The pods' specs by the names of their containers."""
-        found = {}
+        found: dict[str, Any] = {}
         for path in ("databases.yaml", "northd.yaml", "ovn-controller.yaml"):
             # through JSON: what an anchor has twice is two
             spec = json.loads(json.dumps(yaml.safe_load((OVERLAY / path).read_text())))["spec"]["template"]["spec"]
