@@ -79,6 +79,19 @@ def test_one_of_two_writes(database: NorthboundDatabase, connect: Connect) -> No
     assert [line.split("(")[1].rstrip(")") for line in database.nbctl("ls-list").splitlines()] == ["a", "c"]
 
 
+def test_a_lock_that_is_given_up_passes_on(connect: Connect) -> None:
+    """Another session has it then; the first waits for it when it asks again."""
+    first = connect()
+    wait_until(lambda: first.require_session().holds_lock)
+    second = connect()
+    assert first.require_session().ask_lock(wanted=False)
+    assert not first.require_session().holds_lock
+    wait_until(lambda: second.require_session().holds_lock)
+    assert first.require_session().ask_lock(wanted=True)
+    second.close()
+    wait_until(lambda: first.require_session().holds_lock)
+
+
 def test_the_server_refuses_a_session_that_only_believes(database: NorthboundDatabase, connect: Connect) -> None:
     """A deposed leader that has not heard of it yet writes nothing."""
     first = connect()

@@ -210,6 +210,22 @@ def test_of_two_controllers_one_writes(api: ApiServer, northbound: NorthboundDat
     assert len({noted(api, name) for name in "abc"}) == 3
 
 
+def test_who_leads_gets_the_lock(api: ApiServer, keep: Make) -> None:
+    """Whichever process was connected first: one without the Lease gives the lock up, and gets it again with the Lease."""
+    first = keep()
+    wait_until(lambda: first.ports.rounds.has_lock)
+    first.lead(False)
+    second = keep()
+    api.add_pod(a_pod("a"))
+    wait_until(lambda: noted(api, "a"))
+    assert (second.wrote, first.ports.obstacles) == (Counter({"insert": 1}), [])
+    second.lead(False)
+    first.lead(True)
+    api.add_pod(a_pod("b"))
+    wait_until(lambda: noted(api, "b"))
+    assert first.wrote == Counter({"insert": 1})
+
+
 def test_the_next_leader_holds_addresses_that_it_saw_end(api: ApiServer, keep: Make) -> None:
     """It watched while another one acted; so no pod gets the address of one that has just ended."""
     times = replace(QUICK, held_s=3600.0)

@@ -91,7 +91,7 @@ def test_a_cluster_is_made_once(ovn: ContainedOvn) -> None:
     ovn.start_members(FIRST)
     wait_until(lambda: ovn.are_ready(*ADDRESSES), what="it has joined again")
     assert {database: cluster_id(ovn, f"{database}@{FIRST}") for database in DATABASES} == made
-    # it counts twice, until somebody says that the former one does not come back (docs/ovn.md)
+    # it counts twice, until an administrator says that the former one does not come back (docs/ovn.md)
     assert len(servers(ovn, f"nb@{SECOND}")) == len(ADDRESSES) + 1
     kick = ["ovs-appctl", "--target=/run/ovn/ovnnb_db.ctl", "cluster/kick", DATABASES["nb"], former]
     assert not ovn.run_in(f"nb@{SECOND}", *kick).returncode

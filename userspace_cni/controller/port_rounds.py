@@ -6,7 +6,7 @@ the pods of those rows get their annotations.
 
 Two things keep two controllers from writing at once. The Lease says who acts. The database's lock fences: it belongs to a
 session, and the server itself refuses the transactions of any other. A process that has both writes; what another one knew of
-addresses it reads from annotations and rows.
+addresses it reads from annotations and rows. One without the Lease does not ask for the lock: it would keep it from the leader.
 
 Before two lists have told which pods and networks there are, no row is removed.
 
@@ -170,6 +170,8 @@ class PortRounds(Loop):
     def _round(self) -> float | None:
         deadline = Deadline.after(self._times.write_s)
         self._client.connect(deadline)
+        if not self._client.require_session().ask_lock(wanted=self._leading()):
+            return _SYNC_S
         now = time.monotonic()
         sources = self._sources
         if not sources.listed:

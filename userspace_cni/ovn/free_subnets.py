@@ -1,4 +1,4 @@
-"""A subnet for a node that has none: the first part of the cluster's, of the length that was asked for, that nobody has. Pure."""
+"""A subnet for a node that has none: the first part of the cluster's, of the length that was asked for, that is free. Pure."""
 
 from __future__ import annotations
 

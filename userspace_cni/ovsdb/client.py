@@ -256,6 +256,14 @@ class Session(Generic[I]):
         """Whether this session may write: it has the database's lock, or there is none to have."""
         return self.replica.holds_lock
 
+    def ask_lock(self, *, wanted: bool) -> bool:
+        """Ask for the database's lock, or give it up, which passes it on. It is asked for at each session's begin.
+
+        Whether that was done: while a transaction of this session is under way it is not. Raises SessionLost.
+        """
+        with self.held():
+            return self.replica.ask_lock(wanted=wanted)
+
     @property
     def index(self) -> I:
         """What is kept of the rows; without the lock only what it allows may be read."""

@@ -56,8 +56,9 @@ class DatabaseLock:
     """A lock of the server (RFC 7047, 4.1.8): one session at a time has it. Where a program names one, each transaction of it is
     refused unless its session has the lock at the commit: so of several such programs one writes.
 
-    `name`: an identifier: of a name with a hyphen the server says nothing, and never gives it. `on_change` is told when the
-    session has got or lost it, on its thread and with its lock; it may not wait.
+    A session asks for it when it begins; `Session.ask_lock` gives it up. `name`: an identifier: of a name with a hyphen the
+    server says nothing, and never gives it. `on_change` is told when the session has got or lost it, on its thread and with its
+    lock; it may not wait.
     """
 
     name: str

@@ -169,6 +169,16 @@ class Replica(ovs_idl.Idl, Generic[I]):  # type: ignore[misc]
         """Whether the database's lock is ours, as far as is known; where there is none to hold, that is always so."""
         return self.database.lock is None or (bool(self.has_lock) and not self.lost)
 
+    def ask_lock(self, *, wanted: bool) -> bool:
+        """Ask for the database's lock, or give it up; whether that is so now: not while a transaction is under way."""
+        lock = self.database.lock
+        if lock is None or wanted == (self.lock_name is not None):
+            return True
+        if self._outstanding_txns:
+            return False
+        self.set_lock(lock.name if wanted else None)
+        return True
+
     def _tell_lock(self) -> None:
         if self.database.lock is not None and self.holds_lock != self._told_lock:
             self._told_lock = self.holds_lock
