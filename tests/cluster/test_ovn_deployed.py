@@ -73,7 +73,7 @@ def rolled_out(cluster: Cluster, workload: str) -> None:
 def remove(cluster: Cluster) -> None:
     """Take the overlay away, but for the agents, and what OVN has on the node."""
     cluster.end_pods()
-    cluster.wait(lambda: not cluster.node.leftovers(), "nothing left of the pods")
+    cluster.wait(lambda: not cluster.node.ports(), "no port of a pod")
     config = cluster.path(CONFIG_FILE)
     if config.exists():
         config.write_text("")  # the agent undoes the node's own port

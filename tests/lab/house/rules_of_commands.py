@@ -17,6 +17,7 @@ from tests.lab.house.rules_of_pages import readable
 from tests.lab.house.tree import File, Finding, Rule, Tree
 from tests.lab.pages import COMMANDS, ROOT, blocks, headings, section, spans
 from userspace_cni.base.errors import UNEXPECTED, UserspaceError
+from userspace_cni.cli.former_tools import gateway_helper, overlay, util, watcher
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cni import keys
 
@@ -120,8 +121,9 @@ def _options_of(command: click.Command) -> set[str]:
 
 @cache
 def _options_of_commands() -> frozenset[str]:
-    """Every option of a command, and what needs no program of ours."""
-    ours = {name for command in _leaves(userspace_cni).values() for name in _options_of(command)}
+    """Every option of a command, and of the programs with former names; and what needs no program of ours."""
+    former = (*overlay.commands.values(), *util.commands.values(), watcher, gateway_helper)
+    ours = {name for command in (*_leaves(userspace_cni).values(), *former) for name in _options_of(command)}
     return frozenset(ours | OTHERS | {"--help", "--version"})
 
 
