@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import permutations
@@ -60,7 +60,14 @@ class World:
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    """Two nodes, joined by a router, with two pods each."""
+    """With two pods on each node."""
+    with two_nodes(KINDS) as made:
+        yield made
+
+
+@contextmanager
+def two_nodes(kinds: Sequence[tuple[str, bool]]) -> Iterator[World]:
+    """Two nodes, joined by a router, with these pods: of each its node, and whether its port is a vhost-user port."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="ovn-")))
         ovn = stack.enter_context(TwoChassis(directory))
@@ -76,9 +83,9 @@ def world() -> Iterator[World]:
         kept.start()
         stack.callback(kept.stop)
         pods = []
-        for number, (name, _) in enumerate(KINDS):
+        for number, (name, _) in enumerate(kinds):
             api.add_pod({"metadata": {"name": f"p{number}"}, "spec": {"nodeName": name}, "status": {"phase": "Running"}})
-        for number, (name, vhost) in enumerate(KINDS):
+        for number, (name, vhost) in enumerate(kinds):
             said = json.loads(str(wait_until(lambda number=number: api.annotations("default", f"p{number}").get("ovn"))))  # type: ignore[misc]
             uid = api.pod("default", f"p{number}")["metadata"]["uid"]
             made = ovn.pod(name, f"default_p{number}", uid, said["ip_address"], said["mac_address"], vhost=vhost)

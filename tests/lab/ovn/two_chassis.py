@@ -76,6 +76,10 @@ class TwoChassis(Started):
     def netns(self, node: str) -> str:
         return self.switches[node].netns
 
+    def rundir(self, node: str) -> str:
+        """Where the node's ovn-controller has its control socket (its OVN_RUNDIR)."""
+        return str(self._dir / f"run-{node}")
+
     def nbctl(self, *args: str) -> str:
         return self._run("ovn-nbctl", f"--db={self.remote('nb')}", f"--timeout={CTL_SECONDS}", *args)
 
@@ -141,9 +145,8 @@ class TwoChassis(Started):
         }
         switch = self.switches[node]
         switch.vsctl("--no-wait", "set", "Open_vSwitch", ".", *(f'external_ids:{key}="{value}"' for key, value in ids.items()))
-        directory = self._dir / f"run-{node}"
-        directory.mkdir()
-        self._environment[node] = os.environ | {"OVS_RUNDIR": switch.rundir, "OVN_RUNDIR": str(directory)}
+        Path(self.rundir(node)).mkdir()
+        self._environment[node] = os.environ | {"OVS_RUNDIR": switch.rundir, "OVN_RUNDIR": self.rundir(node)}
         self._start(node, "ovn-controller", switch.ovsdb)
 
     def _join_underlay(self, node: str, address: str, mac: str) -> None:
