@@ -173,7 +173,7 @@ def test_a_port_that_ovn_does_not_install(world: Node, sandbox: str, ovn: Ovn, o
     world.settings["USERSPACE_CNI_DEADLINE_S"] = "8"
     if options is not None:
         add_logical(ovn, f"blue_{pod.name}", **options)
-        ovn.nbctl("--wait=sb", "sync")  # else a busy machine may not have it made yet when ADD gives up
+        ovn.nbctl("--wait=hv", "sync")  # else a busy chassis may not have seen it yet when ADD gives up
     refused(run(world, "ADD", network(), sandbox, pod), 11, "has not installed logical port blue_", "chassis lab knows", why)
     assert ports_left(world) == []
 
