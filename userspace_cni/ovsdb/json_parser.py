@@ -20,42 +20,43 @@ class Parser:
     """Takes text in pieces until they make one JSON object."""
 
     def __init__(self, check_trailer: bool = False) -> None:  # noqa: ARG002 - the interface
-        self._text = ""
-        self._scanned = 0
+        self._pieces: list[str] = []
+        """What has been looked through; the first rows of a large database come in thousands of pieces."""
+        self._rest = ""
         self._depth = 0
-        self._end = 0
+        self._ended = False
         self._garbage = ""
 
     def feed(self, text: str) -> int:
         """Take `text`; returns the number of characters used: less than all when the object ends within it."""
-        before = len(self._text)
-        self._text += text
+        before, scanned = len(self._rest), 0
+        self._rest += text
         if not self._depth and not self._begins():
             return len(text)
-        while token := _NEXT_BRACE.match(self._text, self._scanned):
-            self._scanned = token.end()
+        while not self._ended and (token := _NEXT_BRACE.match(self._rest, scanned)):
+            scanned = token.end()
             self._depth += 1 if token.group(1) == "{" else -1
-            if not self._depth:
-                self._end = token.end()
-                return self._end - before
-        return len(text)
+            self._ended = not self._depth
+        self._pieces.append(self._rest[:scanned])
+        self._rest = self._rest[scanned:]
+        return scanned - before if self._ended else len(text)
 
     def is_done(self) -> bool:
         """Whether `finish` has a result."""
-        return bool(self._end or self._garbage)
+        return bool(self._ended or self._garbage)
 
     def finish(self) -> Any:
         """The object; a string with the error when the text was no JSON."""
         if self._garbage:
             return self._garbage
         try:
-            return json.loads(self._text[: self._end])
+            return json.loads("".join(self._pieces))
         except ValueError as error:
             return str(error)
 
     def _begins(self) -> bool:
         """Whether an object has begun. JSON-RPC messages are objects: anything else is garbage."""
-        start = self._text.lstrip()
+        start = self._rest.lstrip()
         if start and not start.startswith("{"):
             self._garbage = f"not a JSON object: {start[:40]!r}"
         return start.startswith("{")
