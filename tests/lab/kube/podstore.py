@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import datetime as dt
 import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from tests.lab.kube.store import NAMES, Refusal, Store, check_preconditions, merged
+from tests.lab.kube.store import NAMES, Refusal, Store, check_preconditions, copied, merged
 
 ANNOTATIONS_LIMIT = 256 * 1024
 GRACE_S = 30
@@ -23,7 +22,7 @@ class PodStore(Store):
     def add(self, pod: Mapping[str, Any]) -> dict[str, Any]:
         """Create or replace a pod, with what the server sets (uid, resourceVersion, namespace) when absent. Returns a copy."""
         with self.changed:
-            made = copy.deepcopy(dict(pod))
+            made = copied(dict(pod))
             metadata = made.setdefault("metadata", {})
             metadata.setdefault("namespace", "default")
             metadata.setdefault("uid", str(uuid.uuid4()))
@@ -47,7 +46,7 @@ class PodStore(Store):
         """Store `new` over `old` as a request `sent` may: metadata and status, or metadata and spec. Raises Refusal."""
         with self.changed:
             check_preconditions("pods", old["metadata"], sent.get("metadata") or {})
-            stored = copy.deepcopy(dict(old))
+            stored = copied(dict(old))
             for key in ("annotations", "labels", "finalizers"):
                 stored["metadata"].pop(key, None)
                 if (new.get("metadata") or {}).get(key):

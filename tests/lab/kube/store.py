@@ -8,17 +8,28 @@ share the counter, are written all the time. Nothing in here knows HTTP or the c
 from __future__ import annotations
 
 import copy
+import marshal
 import threading
 import uuid
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
+T = TypeVar("T")
 Key = tuple[str, str]
 """Namespace ("" for objects of the cluster) and name."""
 NAMES: Final = frozenset({"metadata.name", "metadata.namespace"})
 """The fields that every resource can be selected by."""
+
+
+def copied(thing: T) -> T:
+    """A deep copy. What is JSON is copied by the interpreter's own format, in a tenth of the time."""
+    try:
+        return cast("T", marshal.loads(marshal.dumps(cast("Any", thing))))
+    except ValueError:
+        return copy.deepcopy(thing)
 
 
 class Refusal(Exception):
@@ -99,7 +110,7 @@ class Store:
     def get(self, namespace: str, name: str) -> dict[str, Any]:
         """A copy of the object as it is now; KeyError when there is none."""
         with self.changed:
-            return copy.deepcopy(self.things[namespace, name])
+            return copied(self.things[namespace, name])
 
     def names(self) -> list[Key]:
         """Namespace and name of all objects."""
@@ -163,7 +174,7 @@ class Store:
         with self.changed:
             if version < self._compacted:
                 raise Refusal(410, "Expired", f"too old resource version: {version} ({self._compacted})")
-            return [change for change in self._history if change.version > version]
+            return self._history[bisect_right(self._history, version, key=lambda change: change.version) :]
 
     def all(self) -> list[Change]:
         """Every object as if it had just been made, which is what a watch without a version begins with."""
@@ -180,7 +191,7 @@ class Store:
         old = self.things.get(key)
         self.things[key] = thing
         self._remember(Change(self._version, old, thing))
-        return copy.deepcopy(thing)
+        return copied(thing)
 
     def _remember(self, change: Change) -> None:
         self._history.append(change)
@@ -205,8 +216,8 @@ def check_preconditions(title: str, stored: Mapping[str, Any], sent: Mapping[str
 
 def _merged(target: Any, patch: Any) -> Any:
     if not isinstance(patch, Mapping):
-        return copy.deepcopy(patch)
-    result = dict(copy.deepcopy(target)) if isinstance(target, Mapping) else {}
+        return copied(patch)
+    result = dict(copied(target)) if isinstance(target, Mapping) else {}
     for key, value in patch.items():
         if value is None:
             result.pop(key, None)

@@ -74,6 +74,11 @@ class NorthboundDatabase(Started):
             self._process.wait(CTL_SECONDS)
             self._process = None
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def renew(self) -> None:
         """Replace it by an empty one, as after a loss of its file."""
         self.stop()
