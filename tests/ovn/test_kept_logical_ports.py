@@ -253,6 +253,21 @@ def test_who_does_not_lead_writes_nothing(api: ApiServer, northbound: Northbound
     wait_until(lambda: noted(api, "a"))
 
 
+def test_who_does_not_act_keeps_nothing_of_rows(api: ApiServer, northbound: NorthboundDatabase, keep: Make) -> None:
+    """Not their names either, however many come and go; it counts them."""
+    keep()
+    second = keep()
+    for number in range(20):
+        api.add_pod(a_pod(f"p{number}"))
+    wait_until(lambda: second.ports.rounds.rows == 20)
+    for number in range(20):
+        api.remove_pod("default", f"p{number}")
+    wait_until(lambda: ports(northbound) == {} and second.ports.rounds.rows == 0)
+    at_rest(second)
+    view = second.ports.rounds._view
+    assert (view.ports, view._names) == ({}, set())
+
+
 def test_a_pod_made_anew_meanwhile_gets_no_note_of_the_other(api: ApiServer, keep: Make) -> None:
     """The annotation is for one UID: the new pod gets its own."""
     kept = keep()

@@ -19,7 +19,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from userspace_cni.base.back_off import BackOff
@@ -34,10 +34,10 @@ from userspace_cni.controller.port_news import PortNews, ToldPorts
 from userspace_cni.kube.object_watch import ObjectWatch
 from userspace_cni.ovn.address_book import HELD_S, AddressBook
 from userspace_cni.ovn.cluster_pods import ClusterPod
-from userspace_cni.ovn.northbound import NorthboundClient, NorthboundSession, northbound
+from userspace_cni.ovn.northbound import NorthboundClient, NorthboundSession, ports_of_northbound
 from userspace_cni.ovn.pod_ports import LogicalFacts, PodPorts, PortRules, Settled
 from userspace_cni.ovn.port_rows import PortChange
-from userspace_cni.ovn.port_view import NorthboundFacts, PortView
+from userspace_cni.ovn.port_view import NorthboundFacts, PortView, count_ports
 from userspace_cni.ovn.port_writing import BATCH, WritePorts
 from userspace_cni.ovsdb.client import Client
 from userspace_cni.ovsdb.database import DatabaseLock, Tls
@@ -45,6 +45,7 @@ from userspace_cni.ovsdb.database import DatabaseLock, Tls
 LOCK: Final = "userspace_cni"
 _SYNC_S: Final = 1.0
 """Between looks whether there were first lists, where one of them may never be."""
+_NONE: Final[Mapping[str, Any]] = {}
 _LACKING_S: Final = 5.0
 """Until a port that cannot be is judged again, where nothing of it changes: another one may have freed an address. And until
 what is known is asked again, while it is not certain: that a server has no network definitions is no event."""
@@ -108,7 +109,7 @@ class PortRounds(Loop):
         self._leading = leading
         self._rules = rules
         self._view = PortView(self.ask)
-        database = replace(northbound(self._view.told), lock=DatabaseLock(LOCK, lambda _: self.ask()))
+        database = ports_of_northbound(self._view.told, DatabaseLock(LOCK, lambda _: self.ask()))
         self._client: NorthboundClient = Client(remote[0], database, resident=True, tls=remote[1])
         self.on_write: Callable[[str], None] = lambda _: None
         """Told of each row that was written: "insert", "update" or "delete"."""
@@ -162,7 +163,7 @@ class PortRounds(Loop):
     @property
     def rows(self) -> int:
         """How many logical ports the database has."""
-        return len(self._view.ports)
+        return int(self.look(count_ports) or 0)
 
     def _end(self) -> None:
         self._client.close()
@@ -184,6 +185,7 @@ class PortRounds(Loop):
         self._note_ended(pods, now)
         if not acts:
             self._full_due = 0.0
+            self._client.require_session().look(lambda _: self._view.forget())  # else it kept each name that was ever told
             return None  # Lease and lock ask for a round when they are ours
         if began:
             say("info", "this controller keeps the logical ports of pods")
@@ -220,9 +222,9 @@ class PortRounds(Loop):
 
     def _take_facts(self, found: NorthboundFacts) -> set[str]:
         """The ports that are to be judged anew because of what they depend on beside pods and rows."""
-        nodes, networks = self._sources.nodes.objects() or {}, self._sources.networks.objects() or {}
+        nodes, networks = self._sources.nodes.objects() or _NONE, self._sources.networks.objects() or _NONE
         facts = LogicalFacts(nodes, networks, found.switches, found.routers, found.version, found.macs)
-        if self._facts is not None and facts == self._facts:
+        if self._facts is not None and (facts.is_made_of(self._facts) or facts == self._facts):
             return set()
         is_first, self._facts = self._facts is None, facts
         names = self._ports.take_facts(facts)

@@ -5,7 +5,7 @@ A pod's author can write annotations: what they say counts only where `pod_ports
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from ipaddress import ip_interface
 from itertools import count
 from typing import Final
@@ -33,18 +33,18 @@ def read_claimed_lease(claimant: Claimant) -> PortAddresses | None:
     return PortAddresses(ips, mac) if ips and is_unicast(mac) else None
 
 
-def _words(claimant: Claimant) -> set[str]:
+def _words(claimant: Claimant, noted: PortAddresses | None) -> set[str]:
     """All addresses and MACs that the pod says its port has."""
-    said = read_claimed_lease(claimant) if claimant.interface.network.source == "ipam" else read_claimed_note(claimant)
+    said = read_claimed_lease(claimant) if claimant.interface.network.source == "ipam" else noted
     return set(filter(None, [claimant.interface.mac, *([said.mac, *(str(each.ip) for each in said.ips)] if said else [])]))
 
 
-def confirms(found: FoundLogicalPort, claimants: list[Claimant]) -> bool:
-    """Whether the row is the owner's, and has all that the annotations say."""
+def confirms(found: FoundLogicalPort, claimants: Sequence[Claimant], noted: Sequence[PortAddresses | None]) -> bool:
+    """Whether the row is the owner's, and has all that the annotations say, which are `noted` of each claimant."""
     if found.options.get(VERSION) != claimants[0].pod.owner_uid:
         return False
     has = {*map(str, read_row_addresses(found)), *read_row_macs(found)}
-    return all(_words(each) <= has for each in claimants)
+    return all(_words(claimant, said) <= has for claimant, said in zip(claimants, noted, strict=True))
 
 
 def read_claimed_note(claimant: Claimant) -> PortAddresses | None:

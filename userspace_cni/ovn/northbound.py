@@ -33,6 +33,7 @@ from userspace_cni.ovsdb.database import (
     STRING_OR_NONE,
     STRINGS,
     Database,
+    DatabaseLock,
     Tls,
     Type,
 )
@@ -135,6 +136,33 @@ def northbound(on_change: OnChange = lambda *_: None) -> Database[NorthboundInde
         optional=_OPTIONAL,
         lasting=frozenset({SWITCH, ROUTER, LOAD_BALANCER, LOAD_BALANCER_GROUP}),
         unique=frozenset({SWITCH_PORT, ROUTER_PORT, LOAD_BALANCER_GROUP}),
+        setting="ovn_nb",
+        initialise="ovn-nbctl init",
+    )
+
+
+_OF_PORTS: Final[Mapping[str, tuple[str, ...]]] = {
+    GLOBAL: ("nb_cfg", "sb_cfg", "options"),
+    SWITCH: ("name", "other_config", "external_ids"),
+    SWITCH_PORT: ("name", "options", "addresses", "dynamic_addresses", "port_security", "external_ids"),
+    ROUTER_PORT: ("name", "mac", "networks"),
+}
+
+
+def ports_of_northbound(on_change: OnChange, lock: DatabaseLock) -> Database[NorthboundIndex]:
+    """The part that logical ports of pods follow from, for who keeps those of a whole cluster: each column costs a row's memory.
+
+    The ports of a switch are not part of it. Each port that comes or goes changes them.
+    """
+    return Database(
+        name="OVN_Northbound",
+        root=GLOBAL,
+        tables={table: {column: _TABLES[table][column] for column in columns} for table, columns in _OF_PORTS.items()},
+        index=partial(NorthboundIndex, on_change),
+        named=frozenset({SWITCH, SWITCH_PORT, ROUTER_PORT}),
+        lasting=frozenset({SWITCH}),
+        unique=frozenset({SWITCH_PORT, ROUTER_PORT}),
+        lock=lock,
         setting="ovn_nb",
         initialise="ovn-nbctl init",
     )

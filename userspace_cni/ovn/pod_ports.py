@@ -10,8 +10,9 @@ A port's row comes first, then the annotations in its pod. A row is removed once
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from operator import is_
 from typing import Final
 
 from userspace_cni.base.logical_ports import NODE_SWITCH
@@ -79,6 +80,10 @@ class LogicalFacts:
     version: tuple[int, ...] = ()
     macs: Mapping[str, str] = field(default_factory=dict)
 
+    def is_made_of(self, other: LogicalFacts) -> bool:
+        """Whether all of it is the other's, as one object: that takes no look at what is in it."""
+        return all(getattr(self, each.name) is getattr(other, each.name) for each in fields(self))
+
 
 @dataclass
 class Settled:
@@ -98,6 +103,19 @@ class _Given:
     addresses: PortAddresses
 
 
+@dataclass(frozen=True, slots=True)
+class _Claimed:
+    """A port that pods are to have. `lives`: it has its addresses. Else `noted`: what the annotations of each pod say, and
+    `is_confirmed`: a row that may be changed has all of that. Without both it is not ours to change."""
+
+    name: str
+    claimants: list[Claimant]
+    found: FoundLogicalPort | None
+    noted: Sequence[PortAddresses | None] = ()
+    lives: bool = False
+    is_confirmed: bool = False
+
+
 class PodPorts:
     """For one thread."""
 
@@ -109,7 +127,8 @@ class PodPorts:
         self._claimants = PortClaimants(rules.default, rules.naming)
         self._given: dict[str, _Given] = {}
         self._ended: list[tuple[ClusterPod, float]] = []
-        self._kept: dict[str, tuple[tuple[object, ...], DesiredLogicalPort]] = {}
+        self._clean: dict[str, tuple[object, ...]] = {}
+        """Ports whose row was as it is to be, and what that followed from: while all of it is the same they are not compared."""
         self._doubtful: dict[str, str] = {}
 
     def take_facts(self, facts: LogicalFacts) -> set[str]:
@@ -131,7 +150,7 @@ class PodPorts:
         else:
             names |= self._list_placed(_changed(former.nodes, facts.nodes), _changed(former.switches, facts.switches))
         for name in names:
-            self._kept.pop(name, None)
+            self._clean.pop(name, None)
         return names
 
     def _list_placed(self, nodes: set[str], switches: set[str]) -> set[str]:
@@ -181,24 +200,22 @@ class PodPorts:
         self._book.expire(now)
         for name in sorted(set(names)):
             if name in self._claimants.names:
-                claimed.append((name, self._claimants.of(name)))
+                claimed.append(self._look_at(name, self._claimants.of(name), found.get(name)))
             else:
                 self._unclaim(name, found.get(name), now, settled)
-        claimed.sort(
-            key=lambda each: (not self._is_confirmed(each[0], each[1], found.get(each[0])), each[1][0].pod.created, each[0])
-        )
-        for name, claimants in claimed:
-            self._claim(name, claimants, found.get(name), now)
+        claimed.sort(key=lambda each: (not each.lives and not each.is_confirmed, each.claimants[0].pod.created, each.name))
+        for each in claimed:
+            if not each.lives:
+                self._claim(each, now)
         for pod, ended in self._ended:
             self._hold(pod, ended)
         self._ended.clear()
         told: dict[Key, ClusterPod] = {}
-        for name, claimants in claimed:
-            self._doubtful.pop(name, None)
-            if reason := self._settle_port(name, claimants, found.get(name), settled):
-                settled.lacking[name] = reason
+        for each in claimed:
+            if reason := self._settle_port(each.name, each.claimants, each.found, settled):
+                settled.lacking[each.name] = reason
             else:
-                told |= {f"{each.pod.namespace}/{each.pod.name}": each.pod for each in claimants}
+                told |= {f"{claimant.pod.namespace}/{claimant.pod.name}": claimant.pod for claimant in each.claimants}
         for key, pod in told.items():
             if note := make_note(pod, self._has(key, settled.lacking)):
                 settled.notes.append(note)
@@ -210,12 +227,15 @@ class PodPorts:
 
     # -- addresses ----------------------------------------------------------------------------------------------------------
 
-    def _is_confirmed(self, name: str, claimants: list[Claimant], found: FoundLogicalPort | None) -> bool:
-        """Whether the port has its addresses, or a row of ours that has all that the annotations say."""
-        uid, given = claimants[0].pod.owner_uid, self._given.get(name)
-        if given is not None and given.uid == uid:
-            return True
-        return found is not None and self._may_change(found) and confirms(found, claimants)
+    def _look_at(self, name: str, claimants: list[Claimant], found: FoundLogicalPort | None) -> _Claimed:
+        given = self._given.get(name)
+        lives = given is not None and given.uid == claimants[0].pod.owner_uid
+        if found is not None and not self._may_change(found):
+            return _Claimed(name, claimants, found)
+        if lives:
+            return _Claimed(name, claimants, found, lives=True)
+        noted = tuple(map(read_claimed_note, claimants))
+        return _Claimed(name, claimants, found, noted, is_confirmed=found is not None and confirms(found, claimants, noted))
 
     def _hold(self, pod: ClusterPod, ended: float) -> None:
         for each in self._claimants.list_of(pod):
@@ -226,7 +246,7 @@ class PodPorts:
     def _unclaim(self, name: str, found: FoundLogicalPort | None, now: float, settled: Settled) -> None:
         """A port that no pod is to have. Its addresses are taken as long as its row is there."""
         self._given.pop(name, None)
-        self._kept.pop(name, None)
+        self._clean.pop(name, None)
         self._doubtful.pop(name, None)
         if found is None:
             self._book.release(name, now)
@@ -235,18 +255,14 @@ class PodPorts:
             if change := find_change(None, found):
                 settled.changes.append(change)
 
-    def _claim(self, name: str, claimants: list[Claimant], found: FoundLogicalPort | None, now: float) -> None:
-        """Have the port keep what it has, or what annotations or its row say."""
-        first, given = claimants[0], self._given.get(name)
-        uid = first.pod.owner_uid
+    def _claim(self, claimed: _Claimed, now: float) -> None:
+        """Have the port, which has nothing yet, have what annotations or its row say."""
+        name, first, found = claimed.name, claimed.claimants[0], claimed.found
+        given = self._given.pop(name, None)
         if found is not None and not self._may_change(found):
-            self._given.pop(name, None)
             self._take_row(name, found)
             return
-        if given is not None and given.uid == uid:
-            return
         if given is not None:
-            self._given.pop(name)
             self._book.release(name, now)
         if self._why_refused(first):
             if found is not None:  # it takes no address there, either, and loses none
@@ -256,12 +272,12 @@ class PodPorts:
             if self._leased(name, first) is None and found is not None:  # what it has is taken before others get some
                 self._take_row(name, found)
             return
-        if found is not None and found.is_ours and confirms(found, claimants) and self._keep_row(name, claimants, found):
+        if claimed.is_confirmed and self._keep_row(claimed):
             return
-        for each in claimants:
-            if self._keep(name, each, read_claimed_note(each)):
+        for each, said in zip(claimed.claimants, claimed.noted, strict=True):
+            if self._keep(name, each, said):
                 return
-        if found is not None and found.options.get(VERSION) == uid and self._may_change(found):
+        if found is not None and found.options.get(VERSION) == first.pod.owner_uid:
             self._keep(name, first, read_claimed_row(found, self._subnets(self._switch_of(first))))
 
     def _keep(self, name: str, claimant: Claimant, said: PortAddresses | None) -> bool:
@@ -282,16 +298,17 @@ class PodPorts:
         self._give(name, claimant, switch, said)
         return True
 
-    def _keep_row(self, name: str, claimants: list[Claimant], found: FoundLogicalPort) -> bool:
+    def _keep_row(self, claimed: _Claimed) -> bool:
         """Have the port keep what its row and the annotations say alike: a pod lives with it, whatever its switch has now."""
+        name, found = claimed.name, claimed.found
+        if found is None or not found.is_ours:
+            return False
         row = read_claimed_row(found, self._subnets(found.switch))
         if row is None or not is_one_of_each(row.ips) or self._book.claim(name, row.ips, also_others=True):
             return False
-        noted = (
-            each for each in map(read_claimed_note, claimants) if each and {ip.ip for ip in each.ips} == {ip.ip for ip in row.ips}
-        )
-        has = next(noted, row)
-        self._give(name, claimants[0], found.switch, replace(has, mac=has.mac or row.mac), lives=True)
+        ips = {each.ip for each in row.ips}
+        has = next((each for each in claimed.noted if each and {ip.ip for ip in each.ips} == ips), row)
+        self._give(name, claimed.claimants[0], found.switch, replace(has, mac=has.mac or row.mac), lives=True)
         return True
 
     def _give(self, name: str, claimant: Claimant, switch: str, said: PortAddresses, *, lives: bool = False) -> None:
@@ -330,6 +347,7 @@ class PodPorts:
         """Say what is to be written for a port that pods have; why it cannot be, "" when it can."""
         first = claimants[0]
         network = first.interface.network
+        self._doubtful.pop(name, None)
         if found is not None and not self._may_change(found):
             return f"logical port {name} is there and is not ours, so pod {first.pod.namespace}/{first.pod.name} has none"
         if reason := self._why_refused(first):
@@ -345,12 +363,17 @@ class PodPorts:
             if not ips:
                 return f"logical switch {switch!r} has no free address" if self._subnets(switch) else f"{switch!r} has no subnet"
             self._give(name, first, switch, PortAddresses(ips, ""))
-        if read_claimed_lease(first) is not None and given is None and self._leased(name, first) is None:
-            return f"an address or the MAC that is leased to logical port {name} is another port's, or its router's"
-        if change := find_change(self._built(name, claimants, switch), found):
-            settled.changes.append(change)
         if given is not None:
             self._doubt(name, given)
+        elif read_claimed_lease(first) is not None and self._leased(name, first) is None:
+            return f"an address or the MAC that is leased to logical port {name} is another port's, or its router's"
+        basis = (found, given, *claimants)
+        if given is None or not _are_same(self._clean.get(name), basis):
+            if change := find_change(self._desired(name, claimants, switch), found):
+                settled.changes.append(change)
+                self._clean.pop(name, None)
+            else:
+                self._clean[name] = basis
         return ""
 
     def _why_refused(self, claimant: Claimant) -> str:
@@ -378,18 +401,6 @@ class PodPorts:
 
     def _may_change(self, found: FoundLogicalPort) -> bool:
         return found.is_ours or self._rules.adopts
-
-    def _built(self, name: str, claimants: list[Claimant], switch: str) -> DesiredLogicalPort:
-        """The port as it is to be; it is built anew when what it follows from has changed."""
-        basis = (switch, self._given.get(name), *claimants)
-        known = self._kept.get(name)
-        if (
-            known is None
-            or len(known[0]) != len(basis)
-            or any(one is not other for one, other in zip(known[0], basis, strict=True))
-        ):
-            known = self._kept[name] = basis, self._desired(name, claimants, switch)
-        return known[1]
 
     def _desired(self, name: str, claimants: list[Claimant], switch: str) -> DesiredLogicalPort:
         first, network = claimants[0], claimants[0].interface.network
@@ -431,6 +442,11 @@ class PodPorts:
         """The interfaces of a pod whose addresses are to be noted in it, with these."""
         ports = [each for each in self._claimants.interfaces(key) if each.port in self._given and each.port not in lacking]
         return [(each, self._given[each.port].addresses) for each in ports]
+
+
+def _are_same(former: tuple[object, ...] | None, now: tuple[object, ...]) -> bool:
+    """Whether all of them are the same objects."""
+    return former is not None and len(former) == len(now) and all(map(is_, former, now))
 
 
 def _changed(former: Mapping[str, object], now: Mapping[str, object]) -> set[str]:

@@ -45,7 +45,7 @@ class FoundLogicalPort:
 
     @property
     def is_ours(self) -> bool:
-        return all(self.external_ids.get(key) == value for key, value in _MARKS.items())
+        return self.external_ids.get("owner") == OWNER and self.external_ids.get(SCOPE) == PODS
 
     @property
     def switch(self) -> str:

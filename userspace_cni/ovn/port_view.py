@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_interface
+from sys import intern
 from typing import Any, Final
 
 from userspace_cni.base.subnets import Address
@@ -58,11 +59,15 @@ class PortView:
             self._names.add(value_of(row, "name"))
             if "name" in changed:
                 self._names.add(value_of(former, "name"))
-            if set(changed) - {"up"} or event != ROW_UPDATE:
-                self._on_change()
+            self._on_change()
         elif table in _COLUMNS and (event != ROW_UPDATE or not _COLUMNS[table].isdisjoint(changed)):
             self._facts = None
             self._on_change()
+
+    def forget(self) -> None:
+        """Keep nothing, until `take` reads all of it."""
+        self._session, self._facts, self.ports = None, None, {}
+        self._names.clear()
 
     def take(self, session: NorthboundSession) -> tuple[bool, set[str], NorthboundFacts]:
         """Read what has changed: whether all is new, the names of the ports that may be others, and the facts."""
@@ -83,13 +88,23 @@ class PortView:
         return is_new, names, self._facts
 
 
+def count_ports(session: NorthboundSession) -> float:
+    """How many logical ports the database has."""
+    return float(len(session.tables[SWITCH_PORT].rows))
+
+
+def _shared(words: dict[str, str]) -> dict[str, str]:
+    """The map with keys and values that rows have in common kept once."""
+    return {intern(key): intern(value) for key, value in words.items()}
+
+
 def _found(name: str, row: Any) -> FoundLogicalPort:
     return FoundLogicalPort(
         name=name,
         addresses=tuple(value_of(row, "addresses")),
         port_security=tuple(value_of(row, "port_security")),
-        options=value_of(row, "options"),
-        external_ids=value_of(row, "external_ids"),
+        options=_shared(value_of(row, "options")),
+        external_ids=_shared(value_of(row, "external_ids")),
         dynamic=" ".join(value_of(row, "dynamic_addresses")),
     )
 
