@@ -165,6 +165,7 @@ def test_a_pod_is_told_why_it_has_no_port(api: ApiServer, watch: Watch) -> None:
 def test_rows_of_the_old_watcher_are_adopted(api: ApiServer, northbound: NorthboundDatabase, watch: Watch) -> None:
     """Where that is asked for; the address is that of the pod's annotation."""
     northbound.nbctl("lsp-add", "n1", "default_p0", "--", "lsp-set-addresses", "default_p0", "dynamic")
+    northbound.nbctl("set", "logical_switch_port", "default_p0", "external_ids:namespace=default", "external_ids:pod=true")
     add_pods(api, 0, 1)
     said = "{'ip_address': '192.168.1.9/24', 'mac_address': '0a:00:00:00:00:09', 'gateway_ip': '192.168.1.1'}"
     api.change("default", "p0", {"metadata": {"annotations": {"ovn": said}}})

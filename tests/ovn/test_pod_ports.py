@@ -222,6 +222,44 @@ def test_several_interfaces(world: Node, sandbox: str, ovn: Ovn) -> None:
         assert run(world, "DEL", network(), sandbox, pod, ifname=ifname).status == 0
 
 
+def test_an_order_that_is_not_the_controllers(world: Node, sandbox: str, ovn: Ovn) -> None:
+    """Multus may attach a further interface first: by the annotations it has its own name and addresses all the same."""
+    pod = a_pod()
+    names = {"net2": f"blue_{pod.name}_net2", "net1": f"blue_{pod.name}"}
+    with ApiServer() as api:
+        world.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(world.directory)
+        pod.create(api)
+        said = {name: {"ip_address": f"192.168.2.{name[-1]}/24", "mac_address": f"0a:00:00:00:00:0{name[-1]}"} for name in names}
+        notes = {"ovn": json.dumps(said["net1"]), "k8s.ovn.org/pod-networks": json.dumps({"blue/ovnnet/net2": said["net2"]})}
+        api.change(pod.namespace, pod.name, {"metadata": {"annotations": notes}})
+        settings = network("veth", addresses="annotations")
+        for ifname, name in names.items():
+            add_logical(ovn, name)
+            succeeded(run(world, "ADD", settings, sandbox, pod, ifname=ifname))
+            assert addresses(sandbox, ifname) == [said[ifname]["ip_address"]]
+        rows = switch_of(world).rows("Interface", f"external_ids:container-id={CONTAINER}")
+        assert {row["external_ids"]["ifname"]: row["external_ids"]["iface-id"] for row in rows} == names
+        for ifname in names:
+            assert run(world, "DEL", settings, sandbox, pod, ifname=ifname).status == 0
+
+
+def test_interfaces_at_once(world: Node, sandbox: str, ovn: Ovn) -> None:
+    """ADDs for two interfaces of a pod at once: one has the pod's name, the other its own."""
+    pod = a_pod()
+    ends = ("net1", "net2")
+    for name in (f"blue_{pod.name}", *(f"blue_{pod.name}_{each}" for each in ends)):
+        add_logical(ovn, name)
+    with ThreadPoolExecutor(2) as threads:
+        for call in [threads.submit(run, world, "ADD", network(), sandbox, pod, ifname=each) for each in ends]:
+            succeeded(call.result())
+    rows = switch_of(world).rows("Interface", f"external_ids:container-id={CONTAINER}")
+    found = {row["external_ids"]["ifname"]: row["external_ids"]["iface-id"] for row in rows}
+    assert f"blue_{pod.name}" in found.values()
+    assert [found[each] == f"blue_{pod.name}_{each}" for each in ends].count(True) == 1
+    for each in ends:
+        assert run(world, "DEL", network(), sandbox, pod, ifname=each).status == 0
+
+
 def test_two_pods_talk(world: Node, sandbox: str, ovn: Ovn) -> None:
     """Veths of two pods reach each other over the logical switch."""
     ipam = {"type": "host-local", "dataDir": str(world.ipam_dir), "ranges": [[{"subnet": "10.57.0.0/24"}]]}

@@ -160,7 +160,7 @@ def require_logical_switch(rules: Iterable[Rule], namespace: str, switch: str) -
     allowed = (_matches(switch, named) if ruling else switch == NODE_SWITCH) if switch else _EVERY in named
     if not namespace or allowed:
         return
-    what = f"key 'ovn.switch' is {switch!r}" if switch else "the logical port is not named after a pod of its own namespace"
+    what = f"key 'ovn.switch' is {switch!r}" if switch else "the logical port is not named after a pod of its own namespace alone"
     raise LogicalPortRefused(
         f"{what}, which pods of namespace {namespace!r} cannot have",
         _allowing((rule, ", ".join(rule.logical_switches or ())) for rule in ruling)

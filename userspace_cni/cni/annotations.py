@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from userspace_cni.base.errors import InvalidConfig, shorten
@@ -21,8 +21,9 @@ OVN: Final = "ovn"
 """The annotation that OVN's own tools write for the default interface: ip_address, mac_address, gateway_ip."""
 POD_NETWORKS: Final = "k8s.ovn.org/pod-networks"
 """The same of several interfaces, as ovn-kubernetes writes it: an object by network."""
-Logical = Literal["", "first", "further"]
-"""Which logical port of OVN of its pod an interface is, "" for none."""
+Logical = Literal["", "first", "further", "open"]
+"""Which logical port of OVN of its pod an interface is, "" for none; "open": the first, unless the pod's annotations have it as a
+further one."""
 
 _READ: Final = (
     *("kubernetes.io/ingress-bandwidth", "kubernetes.io/egress-bandwidth", "userspace/bandwidth", "userspace/mirror"),
@@ -36,6 +37,7 @@ _THEIRS: Final = re.compile(rf"(.+\.)?ovn(\.[^./]+)?\.kubernetes\.io/({'|'.join(
 _JSON: Final = JsonReader(once, deepest=8)
 _OVN_EXAMPLE: Final = '{"ip_address": "192.0.2.7/24", "mac_address": "02:00:00:00:00:07", "gateway_ip": "192.0.2.1"}'
 _REPR_ITEM: Final = re.compile(r"\s*u?(['\"])(\w{1,32})\1\s*:\s*u?(['\"])([\w.:/, -]{0,256})\3\s*(,|\Z)", re.ASCII)
+_KEY_PARTS: Final = 3
 _TEXT_MAX: Final = 16 << 10
 """Characters of an annotation: twice what 64 routes, or the limits of a hundred interfaces, need."""
 
@@ -63,6 +65,12 @@ class PodInterface:
     ifname: str
     kubeovn_read: bool = False
     logical: Logical = ""
+
+    def judged(self, annotations: Mapping[str, str]) -> PodInterface:
+        """The interface with these annotations of its pod, by which it is the first or a further one."""
+        if self.logical != "open":
+            return self
+        return replace(self, logical="further" if self.ifname in list_noted_further(annotations, self.namespace) else "first")
 
     @property
     def is_default(self) -> bool:
@@ -137,6 +145,17 @@ def read_annotation(annotations: Mapping[str, str], name: str) -> str:
     if len(text) > _TEXT_MAX:
         raise refusal(f"annotation '{name}' has {len(text)} characters", f"{_TEXT_MAX} are read at most")
     return text
+
+
+def list_noted_further(annotations: Mapping[str, str], namespace: str) -> frozenset[str]:
+    """The interfaces of a pod that the controller of logical ports has noted as further ones, as namespace/network/interface."""
+    try:
+        text = read_annotation(annotations, POD_NETWORKS)
+        held = json_object(POD_NETWORKS, text, "") if text else {}
+    except InvalidConfig:
+        return frozenset()
+    parts = [key.split("/") for key in held]
+    return frozenset(of[-1] for of in parts if len(of) == _KEY_PARTS and of[0] == namespace)
 
 
 def json_object(name: str, text: str, example: str) -> dict[str, object]:

@@ -122,11 +122,13 @@ def asked_port(args: Mapping[str, str], raw: Mapping[str, Any]) -> str:
     """
     told = (("CNI_ARGS holds {}={!r}", args), ("key 'args.cni.{}' is {!r}", keys.args_cni(raw)))
     for words, held in told:
-        for key, value in held.items():
-            if keys.fold_case(key) == _ASKED_PORT and value not in (None, ""):
-                if not isinstance(value, str) or len(value) > PORT_NAME_MAX or not (value.isascii() and value.isprintable()):
-                    raise InvalidConfig(
-                        words.format(key, value), f"it must be the name of a logical port, of {PORT_NAME_MAX} characters at most"
-                    )
-                return value
+        named = {key: value for key, value in held.items() if keys.fold_case(key) == _ASKED_PORT and value not in (None, "")}
+        for key, value in named.items():
+            if len(named) > 1:
+                raise InvalidConfig(words.format(key, value), "it is given in two spellings: keep one")
+            if not isinstance(value, str) or len(value) > PORT_NAME_MAX or not (value.isascii() and value.isprintable()):
+                raise InvalidConfig(
+                    words.format(key, value), f"it must be the name of a logical port, of {PORT_NAME_MAX} characters at most"
+                )
+            return value
     return ""

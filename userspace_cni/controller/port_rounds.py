@@ -206,7 +206,8 @@ class PortRounds(Loop):
         names |= self._take_facts(facts)
         if is_full:
             pods = {**self._known, **pods}
-        names |= self._ports.take_pods({key: pod for key, pod in pods.items() if pod is not None}, pods)
+        known = {key: pod for key, pod in pods.items() if pod is not None}
+        names |= self._ports.take_pods(known, pods, self._view.ports)
         if is_full:
             names |= {*self._ports.names, *self._view.ports}
         elif began >= self._lacking_due:

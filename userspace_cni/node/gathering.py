@@ -23,6 +23,7 @@ from userspace_cni.attachment.planned import mac_of
 from userspace_cni.attachment.steps import OvsPort, PortTerms, host_end, port_name
 from userspace_cni.base.errors import ContainerGone, Unavailable, UnsupportedField, UserspaceError, VolumeMissing
 from userspace_cni.base.log import say
+from userspace_cni.base.logical_ports import is_further_name
 from userspace_cni.base.notices import HUGEPAGES_MISSING, VOLUME_MISSING, give
 from userspace_cni.base.tenancy import require_mirrors, require_opened, require_port
 from userspace_cni.base.vlans import Vlan
@@ -105,14 +106,14 @@ class LocalGathering:
         foreign_bridge = self._reach_allowed()
         kubeconfig = self._kubeconfig()
         if self.options.addresses_noted:
-            interface = self._interface
-            known = self._ask_for_pod(kubeconfig, partial(has_enough, interface=interface))
-            require_addresses(known, interface)
+            known = self._ask_for_pod(kubeconfig, partial(has_enough, interface=self._interface))
+            require_addresses(known, self._interface)
         else:
             known = self._ask_for_pod(kubeconfig)
         uid = environment.pod_uid or (known.uid if known else "")
         # the rules are those of the runtime's namespace: a network may choose its API server, whose answer is not trusted
         pod = replace(known or Pod(), namespace=environment.pod_namespace, name=environment.pod_name, uid=uid)
+        interface = self._interface.judged(pod.annotations)
         common: dict[str, Any] = {
             "boot_id": node.store.boot_id(),
             "store": node.store.journal.identity(),
@@ -120,15 +121,13 @@ class LocalGathering:
             "pod": pod,
             "foreign_bridge": foreign_bridge,
             "bridge": self.options.bridge,
-            "logical": logical_port(
-                self.options, environment, self._interface, node.installation.settings, self.consumer.logical_owner(pod)
-            ),
+            "logical": logical_port(self.options, environment, interface, node.installation, self.consumer.logical_owner(pod)),
             "node_ports": self._node_ports(),
         }
         if link:
             seen = self._link(link)
-            return self._beside_others(LinkFacts(**common, **seen, **self._noted(pod, seen["opened_as"], seen["mtu"])))
-        common |= self._noted(pod, "vhostuser", self.options.mtu)
+            return self._beside_others(LinkFacts(**common, **seen, **self._noted(pod, interface, seen["opened_as"], seen["mtu"])))
+        common |= self._noted(pod, interface, "vhostuser", self.options.mtu)
         more = {**more, **self._socket(pod, allocation, known=known is not None)}
         return self._beside_others(SocketFacts(**common, **more, kubeconfig=kubeconfig))
 
@@ -175,18 +174,20 @@ class LocalGathering:
 
     @cached_property
     def _interface(self) -> PodInterface:
-        """The interface as annotations know it. Of a pod's logical ports the first has the pod's name: `eth0`, or the one beside
-        which the switch shows no other of this container; with kube-ovn's names it is `eth0` alone."""
-        settings, environment = self.node.installation.settings, self.request.environment
-        if self.options.ovn is None:
+        """The interface as annotations know it. Of a pod's logical ports the first has the pod's name: `eth0`, else one beside
+        which no other of this container has it, unless the pod's annotations speak of it as a further one; with kube-ovn's names
+        it is `eth0` alone."""
+        settings, environment, ovn = self.node.installation.settings, self.request.environment, self.options.ovn
+        if ovn is None:
             return interface_of(self.request, settings)
-        is_first = environment.ifname == DEFAULT_INTERFACE
-        if not is_first and settings.ovn_naming != KUBEOVN:
-            from userspace_cni.switch.ovn_installation import find_interfaces
+        if environment.ifname == DEFAULT_INTERFACE:
+            return interface_of(self.request, settings, "first")
+        if settings.ovn_naming == KUBEOVN or is_further_name(ovn.port, environment.ifname):
+            return interface_of(self.request, settings, "further")
+        from userspace_cni.switch.ovn_installation import find_first_interface
 
-            found = find_interfaces(self.node.switch.ports.client, environment.container_id, self.deadline)
-            is_first = not found - {environment.ifname}
-        return interface_of(self.request, settings, "first" if is_first else "further")
+        first = find_first_interface(self.node.switch.ports.client, environment.container_id, self.deadline)
+        return interface_of(self.request, settings, "further" if first not in ("", environment.ifname) else "open")
 
     def _node_ports(self) -> tuple[NodePort, ...]:
         """The links of the node itself on the bridge; with their addresses, where the pod gets some.
@@ -207,10 +208,9 @@ class LocalGathering:
 
     # -- what the pod's annotations say -----------------------------------------------------------------------------------
 
-    def _noted(self, pod: Pod, kind: PortKind, mtu: int | None) -> dict[str, Any]:
+    def _noted(self, pod: Pod, interface: PodInterface, kind: PortKind, mtu: int | None) -> dict[str, Any]:
         """VLAN, MAC, limits and mirrors: what network, runtime and pod say, within the rules and what the port's kind can do."""
         options, environment, settings = self.options, self.request.environment, self.node.installation.settings
-        interface = self._interface
         noted = read_addresses(pod, interface, kind)
         vlan = Vlan()  # that of a logical port is its switch's
         if options.ovn is None:

@@ -86,6 +86,7 @@ def has_enough(pod: Pod, interface: PodInterface) -> bool:
 
 def _lacking(pod: Pod, interface: PodInterface) -> str:
     """As `missing`, after all else that is read of the interface with its addresses. Raises InvalidConfig."""
+    interface = interface.judged(pod.annotations)
     read_noted(pod.annotations, interface)
     return missing(pod.annotations, interface)
 
@@ -96,7 +97,7 @@ def require_addresses(pod: Pod | None, interface: PodInterface) -> None:
     Unavailable names what is missing; ContainerGone for a pod that is being deleted; InvalidConfig as `find_awaited_addresses`.
     """
     known = _require_pod(pod)
-    lacking = missing(known.annotations, interface)
+    lacking = missing(known.annotations, interface.judged(known.annotations))
     if lacking and known.deleting:
         raise ContainerGone(f"pod {known.namespace}/{known.name} was deleted before it had an address", "nothing was done")
     if lacking:
@@ -127,7 +128,7 @@ class _MissingAnnotations:
 
         self.pod = pod.namespace, pod.name
         self.until = until
-        self.text = f"pod {pod.namespace}/{pod.name} lacks {missing(pod.annotations, interface)}"
+        self.text = f"pod {pod.namespace}/{pod.name} lacks {missing(pod.annotations, interface.judged(pod.annotations))}"
         self._uid = pod.uid
         self._ready = partial(has_enough, interface=interface)
         self._watch, client = sources

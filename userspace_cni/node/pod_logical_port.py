@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.steps import LogicalPort
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig
-from userspace_cni.base.logical_ports import is_of_namespace, logical_port_name
+from userspace_cni.base.logical_ports import is_called_as_a_nodes, logical_port_name, may_name
 from userspace_cni.base.tenancy import require_bridge_of_ovn, require_logical_switch, require_port, require_without_security
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from userspace_cni.cni.annotations import PodInterface
     from userspace_cni.cni.options import Options
     from userspace_cni.cni.request import Environment
+    from userspace_cni.node.installation import Installation
 
 KUBEOVN: Final = "kube-ovn"
 
@@ -46,20 +47,21 @@ def require_allowed(options: Options, environment: Environment, settings: Settin
         require_logical_switch(rules, namespace, options.ovn.switch)
         if options.ovn.without_security:
             require_without_security(rules, namespace, options.ovn.switch, options.ovn.without_security)
-    if options.ovn.port and not is_of_namespace(options.ovn.port, settings.ovn_naming, namespace):
+    if options.ovn.port and not may_name(options.ovn.port, settings.ovn_naming, namespace):
         require_logical_switch(rules, namespace, "")
 
 
 def logical_port(
-    options: Options, environment: Environment, interface: PodInterface, settings: Settings, owner: tuple[str, str]
+    options: Options, environment: Environment, interface: PodInterface, installation: Installation, owner: tuple[str, str]
 ) -> LogicalPort | None:
     """The logical port that the interface is; None for none. `owner`: name and UID of its pod or VM, as the consumer tells them.
 
-    Raises BadEnvironment where its name cannot be known.
+    Raises BadEnvironment where its name cannot be known, and LogicalPortRefused where it could be a node's own.
     """
     if options.ovn is None:
         return None
     owner_name, uid = owner
+    settings = installation.settings
     namespace, naming = environment.pod_namespace, settings.ovn_naming
     name = options.ovn.port
     if not name:
@@ -69,6 +71,8 @@ def logical_port(
                 "without a pod of a cluster the port's name has to be in CNI_ARGS or 'args.cni', as OvnPort",
             )
         name = logical_port_name(naming, namespace, owner_name, _further(interface, naming))
+        if naming == KUBEOVN and is_called_as_a_nodes(name, installation.name):
+            require_logical_switch(settings.rules, namespace, "")
     ids = {"pod_name": owner_name, "pod_namespace": namespace, "pod_netns": environment.netns} if naming == KUBEOVN else {}
     return LogicalPort(name, uid, {key: value for key, value in ids.items() if value}, options.ovn.waits)
 

@@ -16,7 +16,7 @@ from userspace_cni.ovn.address_book import Interface, SwitchSubnet
 from userspace_cni.ovn.pod_interfaces import read_lease
 from userspace_cni.ovn.pod_notes import PortAddresses, read_noted_addresses
 from userspace_cni.ovn.port_claimants import Claimant
-from userspace_cni.ovn.port_rows import VERSION, FoundLogicalPort, read_row_addresses, read_row_macs
+from userspace_cni.ovn.port_rows import FoundLogicalPort, read_row_addresses, read_row_macs
 from userspace_cni.pod import launcher
 from userspace_cni.pod.mac import derive_mac, is_unicast
 
@@ -41,7 +41,7 @@ def _words(claimant: Claimant, noted: PortAddresses | None) -> set[str]:
 
 def confirms(found: FoundLogicalPort, claimants: Sequence[Claimant], noted: Sequence[PortAddresses | None]) -> bool:
     """Whether the row is the owner's, and has all that the annotations say, which are `noted` of each claimant."""
-    if found.options.get(VERSION) != claimants[0].pod.owner_uid:
+    if found.version != claimants[0].pod.owner_uid:
         return False
     has = {*map(str, read_row_addresses(found)), *read_row_macs(found)}
     return all(_words(claimant, said) <= has for claimant, said in zip(claimants, noted, strict=True))

@@ -67,9 +67,11 @@ class PodNode:
 
 @dataclass(frozen=True, slots=True)
 class LogicalNetwork:
-    """A network whose interfaces are logical ports. `source`: where their addresses are from; `name`: its name as a network.
+    """A network of ours. `name`: its name as a network; `source`: where the addresses of its logical ports are from.
 
-    `without_security`: the key, with its value, by which it asks for ports that can send from any address, "" for none.
+    `switch`: "" where it has no `ovn`: then its interfaces are logical ports only if their pods name them, and others make these.
+    `without_security`: the key, with its value, by which it asks for ports that can send from any address, "" for none. `port`:
+    the logical port that it names, "" for the pod's own.
     """
 
     name: str
@@ -78,6 +80,7 @@ class LogicalNetwork:
     port_security: bool = True
     requested_chassis: bool = True
     without_security: str = ""
+    port: str = ""
 
 
 def keep_pod(thing: Mapping[str, Any]) -> ClusterPod:
@@ -142,9 +145,10 @@ def _read(config: object, name: str) -> LogicalNetwork | None:
         said = read_definition(former_network.translate(config) if former_network.is_former(config) else config)
     except (BadRequest, RecursionError):
         return None
-    if said is None or not said.switch:
-        return None
-    return LogicalNetwork(name, said.switch, said.source, said.port_security, said.requested_chassis, said.without_security)
+    if said is None:
+        return LogicalNetwork(name, "")
+    asked = (said.source, said.port_security, said.requested_chassis, said.without_security)
+    return LogicalNetwork(name, said.switch, *asked, said.port)
 
 
 def _is_bounded(value: object) -> bool:

@@ -1,20 +1,23 @@
 """Which interfaces of a pod are logical ports, and how these are called. Pure.
 
-The plugin derives the same names on the node (`base.logical_ports`): of a pod's logical ports the first, in the order in which
-its interfaces are attached, is called after the pod, the others after the interface, too.
+The plugin derives the same names on the node (`base.logical_ports`): of a pod's logical ports the first is called after the pod,
+the others after the interface, too. Node and controller do not speak to each other. So what decides is what both can see: that
+`eth0` is the first; else the annotation in which the controller notes further interfaces; else that the name is free.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
-from userspace_cni.base.logical_ports import logical_port_name
-from userspace_cni.cni.annotations import DEFAULT_INTERFACE
+from userspace_cni.base.errors import InvalidConfig
+from userspace_cni.base.logical_ports import is_further_name, logical_port_name, may_name
+from userspace_cni.cni.annotations import DEFAULT_INTERFACE, list_noted_further
+from userspace_cni.cni.ovn_keys import asked_port
 from userspace_cni.ovn.cluster_pods import DEFAULT_NETWORK, NETWORK_STATUS, NETWORKS, ClusterPod, LogicalNetwork
 from userspace_cni.pod.mac import is_unicast, six_octets
 
@@ -27,7 +30,8 @@ _KUBE_OVN: Final = "kube-ovn"
 @dataclass(frozen=True, slots=True)
 class LogicalInterface:
     """An interface of a pod that is a logical port. `port`: the logical port's name; `is_first`: of the pod's logical ports;
-    `mac`: the one that the pod asks for, "" for any; `number`: of the pod's logical ports, from 1."""
+    `mac`: the one that the pod asks for, "" for any; `number`: of the pod's logical ports, from 1; `is_asked`: the pod or its
+    network names the port."""
 
     port: str
     ifname: str
@@ -35,28 +39,69 @@ class LogicalInterface:
     is_first: bool
     mac: str = ""
     number: int = 1
+    is_asked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KnownOrder:
+    """What is known of a pod's interfaces from before: which was the first, "" for none, and which were further ones."""
+
+    first: str = ""
+    further: frozenset[str] = frozenset()
+
+    def first_is(self, ifname: str) -> KnownOrder:
+        return replace(self, first=ifname)
+
+    def further_is(self, ifname: str) -> KnownOrder:
+        return replace(self, further=self.further | {ifname})
+
+
+UNKNOWN_ORDER: Final = KnownOrder()
 
 
 def list_interfaces(
-    pod: ClusterPod, networks: Mapping[str, LogicalNetwork | None], default: LogicalNetwork | None, naming: str
+    pod: ClusterPod,
+    networks: Mapping[str, LogicalNetwork | None],
+    default: LogicalNetwork | None,
+    naming: str,
+    known: KnownOrder = UNKNOWN_ORDER,
 ) -> tuple[LogicalInterface, ...]:
     """The interfaces of the pod that are logical ports, in the order in which they are attached.
 
-    `networks`: the definitions by "namespace/name"; `default`: the cluster's default network, None where it is none of OVN's.
+    `networks`: the definitions by "namespace/name"; `default`: the cluster's default network, None where it is none of OVN's. An
+    interface keeps its name while others come and go: the first is the one that was, else the first that was no further one.
+    A logical port that the pod names is left to others where the network has no `ovn`, or where its name is not the pod's to
+    choose.
     """
-    found: list[LogicalInterface] = []
     named = pod.notes.get(DEFAULT_NETWORK)
     if named:
         default = next((networks.get(each.definition) for each in _selected(named, pod.namespace)), None)
     chosen = [_Selected("", DEFAULT_INTERFACE, "")] if default is not None else []
+    logical = []
     for each in (*chosen, *_selected(pod.notes.get(NETWORKS, ""), pod.namespace)):
         network = networks.get(each.definition) if each.definition else default
-        if network is not None:
-            is_first = not found and (naming != _KUBE_OVN or each.ifname == DEFAULT_INTERFACE)
-            further = "" if is_first else _further(each, network, pod, naming)
-            port = logical_port_name(naming, pod.namespace, pod.owner, further)
-            found.append(LogicalInterface(port, each.ifname, network, is_first, each.mac, len(found) + 1))
+        asked = each.port or (network.port if network is not None else "")
+        if network is not None and (network.switch or asked):
+            logical.append((each, network, asked))
+    first = _first([each.ifname for each, _, asked in logical if not is_further_name(asked, each.ifname)], pod, naming, known)
+    found: list[LogicalInterface] = []
+    for each, network, asked in logical:
+        is_first = each.ifname == first
+        further = "" if is_first else _further(each, network, pod, naming)
+        port = asked or logical_port_name(naming, pod.namespace, pod.owner, further)
+        if not asked or (network.switch and may_name(asked, naming, pod.namespace)):
+            found.append(LogicalInterface(port, each.ifname, network, is_first, each.mac, len(found) + 1, bool(asked)))
     return tuple(found)
+
+
+def _first(ifnames: Sequence[str], pod: ClusterPod, naming: str, known: KnownOrder) -> str:
+    """The interface that is called after the pod alone, "" for none."""
+    if DEFAULT_INTERFACE in ifnames or naming == _KUBE_OVN:
+        return DEFAULT_INTERFACE
+    if known.first in ifnames:
+        return known.first
+    further = {*known.further, *list_noted_further(pod.notes, pod.namespace)} if ifnames else ()
+    return next((each for each in ifnames if each not in further), "")
 
 
 def list_definitions(pod: ClusterPod) -> frozenset[str]:
@@ -78,11 +123,13 @@ def read_lease(pod: ClusterPod, ifname: str) -> tuple[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class _Selected:
-    """A network that a pod selects: its definition, "" for the cluster's default network, the interface, the MAC."""
+    """A network that a pod selects: its definition, "" for the cluster's default network, the interface, the MAC, and the logical
+    port that the pod names."""
 
     definition: str
     ifname: str
     mac: str
+    port: str = ""
 
 
 def _further(selected: _Selected, network: LogicalNetwork, pod: ClusterPod, naming: str) -> str:
@@ -100,7 +147,11 @@ def _selected(text: str, namespace: str) -> list[_Selected]:
             octets = six_octets(mac) if isinstance(mac, str) else ""
             place = of if isinstance(of, str) and of else namespace
             asked = ifname if isinstance(ifname, str) and _IFNAME.fullmatch(ifname) else f"net{number}"
-            found.append(_Selected(f"{place}/{name}", asked, octets if octets and is_unicast(octets) else ""))
+            try:
+                port = asked_port({}, {"args": {"cni": each.get("cni-args")}})
+            except InvalidConfig:
+                continue  # the plugin refuses it, too
+            found.append(_Selected(f"{place}/{name}", asked, octets if octets and is_unicast(octets) else "", port))
     return found
 
 

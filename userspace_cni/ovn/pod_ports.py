@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from operator import is_
 from typing import Final
 
-from userspace_cni.base.logical_ports import NODE_SWITCH
+from userspace_cni.base.logical_ports import NODE_SWITCH, names_of_nodes
 from userspace_cni.base.notices import Recipient
 from userspace_cni.base.subnets import Address
 from userspace_cni.ovn.address_book import AddressBook, SwitchSubnet
@@ -34,6 +34,7 @@ from userspace_cni.ovn.pod_notes import AddressNote, PortAddresses, make_note
 from userspace_cni.ovn.port_claimants import Claimant, Key, PortClaimants
 from userspace_cni.ovn.port_rows import (
     ACTIVATION,
+    ADOPTED,
     CHASSIS,
     CLOSED,
     UNKNOWN,
@@ -124,6 +125,8 @@ class PodPorts:
         self._book = book or AddressBook()
         self._facts = LogicalFacts()
         self._node_switches: frozenset[str] = frozenset()
+        self._taken: frozenset[str] = frozenset()
+        self._rivalled: set[str] = set()
         self._claimants = PortClaimants(rules.default, rules.naming)
         self._given: dict[str, _Given] = {}
         self._ended: list[tuple[ClusterPod, float]] = []
@@ -136,6 +139,9 @@ class PodPorts:
         former, self._facts = self._facts, facts
         names = self._claimants.take_networks(facts.networks)
         self._node_switches = frozenset(each.lower() for each in facts.nodes)
+        if former.nodes.keys() != facts.nodes.keys() or former.routers.keys() != facts.routers.keys():
+            taken, self._taken = self._taken, frozenset({*names_of_nodes(facts.nodes), *facts.routers})
+            names.update(each for each in taken ^ self._taken if each in self._claimants.names)
         if former.switches != facts.switches:
             self._book.set_switches(facts.switches)
         for name in former.routers.keys() - facts.routers.keys():
@@ -164,9 +170,12 @@ class PodPorts:
                 names.add(name)
         return names
 
-    def take_pods(self, pods: Mapping[Key, ClusterPod], changed: Iterable[Key]) -> set[str]:
-        """These of the pods have changed, or are gone: the names of the logical ports that have to be settled."""
-        return self._claimants.take_pods(pods, changed)
+    def take_pods(self, pods: Mapping[Key, ClusterPod], changed: Iterable[Key], rows: Mapping[str, FoundLogicalPort]) -> set[str]:
+        """These of the pods have changed, or are gone: the names of the logical ports that have to be settled.
+
+        `rows`: those that there are, by name.
+        """
+        return self._claimants.take_pods(pods, changed, rows)
 
     def hold(self, pod: ClusterPod, ended: float) -> None:
         """Do not give the addresses that the annotations of this pod say, which ended then, until they have been held.
@@ -191,8 +200,11 @@ class PodPorts:
         return {**self._doubtful, **shared}
 
     def list_recipients(self, name: str) -> list[Recipient]:
-        """Who is to have the port."""
-        return [each.recipient for each in self._claimants.of(name)] if name in self._claimants.names else []
+        """Who is told of the port: who is to have it, or those that name it though it is another pod's."""
+        if name not in self._claimants.names:
+            return []
+        concerned = self._claimants.rivals(name) if name in self._rivalled else self._claimants.of(name)
+        return [each.recipient for each in concerned]
 
     def settle(self, names: Iterable[str], found: Mapping[str, FoundLogicalPort], now: float) -> Settled:
         """What has to be written for these ports. `found`: the rows by name; `now`: seconds of a clock that never goes back."""
@@ -217,8 +229,14 @@ class PodPorts:
             else:
                 told |= {f"{claimant.pod.namespace}/{claimant.pod.name}": claimant.pod for claimant in each.claimants}
         for key, pod in told.items():
-            if note := make_note(pod, self._has(key, settled.lacking)):
+            if note := make_note(pod, self._has(key, pod.owner_uid, settled.lacking)):
                 settled.notes.append(note)
+        for each in claimed:
+            self._rivalled.discard(each.name)
+            if each.name not in settled.lacking and self._claimants.rivals(each.name):
+                owner = each.claimants[0].pod
+                settled.lacking[each.name] = f"logical port {each.name} is that of pod {owner.namespace}/{owner.name}"
+                self._rivalled.add(each.name)
         return settled
 
     def next_due(self, now: float) -> float:
@@ -277,7 +295,7 @@ class PodPorts:
         for each, said in zip(claimed.claimants, claimed.noted, strict=True):
             if self._keep(name, each, said):
                 return
-        if found is not None and found.options.get(VERSION) == first.pod.owner_uid:
+        if found is not None and found.version == first.pod.owner_uid:
             self._keep(name, first, read_claimed_row(found, self._subnets(self._switch_of(first))))
 
     def _keep(self, name: str, claimant: Claimant, said: PortAddresses | None) -> bool:
@@ -369,7 +387,8 @@ class PodPorts:
             return f"an address or the MAC that is leased to logical port {name} is another port's, or its router's"
         basis = (found, given, *claimants)
         if given is None or not _are_same(self._clean.get(name), basis):
-            if change := find_change(self._desired(name, claimants, switch), found):
+            is_adopted = found is not None and found.is_as_adopted(first.pod.owner_uid)
+            if change := find_change(self._desired(name, claimants, switch, is_adopted=is_adopted), found):
                 settled.changes.append(change)
                 self._clean.pop(name, None)
             else:
@@ -381,6 +400,8 @@ class PodPorts:
         namespace, network, rules = claimant.pod.namespace, claimant.interface.network, self._rules
         if claimant.interface.number > rules.most:
             return f"pod {namespace}/{claimant.pod.name} has more than {rules.most} logical ports (setting ovn_pod_ports)"
+        if claimant.interface.port in self._taken:
+            return f"logical port {claimant.interface.port} is called as one of a node or a router"
         if not self._rules.may_have(namespace, network.switch):
             return f"pods of namespace {namespace!r} cannot have ports of logical switch {network.switch!r}"
         if network.without_security and not self._rules.may_send(namespace, network.switch):
@@ -400,9 +421,9 @@ class PodPorts:
             self._doubtful[name] = f"logical port {name} has {has.mac}, and {other} has it, too"
 
     def _may_change(self, found: FoundLogicalPort) -> bool:
-        return found.is_ours or self._rules.adopts
+        return found.is_ours or (self._rules.adopts and found.may_be_adopted)
 
-    def _desired(self, name: str, claimants: list[Claimant], switch: str) -> DesiredLogicalPort:
+    def _desired(self, name: str, claimants: list[Claimant], switch: str, *, is_adopted: bool) -> DesiredLogicalPort:
         first, network = claimants[0], claimants[0].interface.network
         given = self._given.get(name)
         has = given.addresses if given else self._leased(name, first)
@@ -419,7 +440,10 @@ class PodPorts:
             CHASSIS: ",".join(chassis) or None,
             ACTIVATION: _STRATEGY if len(chassis) > 1 and self._facts.version >= _ACTIVATES else None,
         }
-        ids = {"pod": "true", "namespace": first.pod.namespace, "pod-name": first.pod.owner}
+        if is_adopted:  # what the living interface has is not known here
+            options = {key: value for key, value in options.items() if len(chassis) > 1 and key != VERSION}
+        whose = first.pod.owner_uid if is_adopted else None
+        ids = {"pod": "true", "namespace": first.pod.namespace, "pod-name": first.pod.owner, ADOPTED: whose}
         return DesiredLogicalPort(name, switch, addresses, security, options, ids)
 
     def _chassis_of(self, node: str) -> str:
@@ -438,9 +462,10 @@ class PodPorts:
         self._book.note_other(name, read_row_addresses(found))
         self._book.claim_macs(name, found.switch if found.is_ours else "", read_row_macs(found))
 
-    def _has(self, key: Key, lacking: Mapping[str, str]) -> list[tuple[LogicalInterface, PortAddresses]]:
-        """The interfaces of a pod whose addresses are to be noted in it, with these."""
+    def _has(self, key: Key, uid: str, lacking: Mapping[str, str]) -> list[tuple[LogicalInterface, PortAddresses]]:
+        """The interfaces of a pod whose addresses are to be noted in it, with these. `uid`: its own or its VM's."""
         ports = [each for each in self._claimants.interfaces(key) if each.port in self._given and each.port not in lacking]
+        ports = [each for each in ports if self._given[each.port].uid == uid]
         return [(each, self._given[each.port].addresses) for each in ports]
 
 

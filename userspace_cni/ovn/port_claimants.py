@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from userspace_cni.base.logical_ports import logical_port_name
 from userspace_cni.base.notices import Recipient
+from userspace_cni.cni.annotations import DEFAULT_INTERFACE
 from userspace_cni.ovn.cluster_pods import ClusterPod, LogicalNetwork
-from userspace_cni.ovn.pod_interfaces import LogicalInterface, list_definitions, list_interfaces
+from userspace_cni.ovn.pod_interfaces import (
+    UNKNOWN_ORDER,
+    KnownOrder,
+    LogicalInterface,
+    list_definitions,
+    list_interfaces,
+)
+from userspace_cni.ovn.port_rows import FoundLogicalPort
 
 Key = str
 """A pod, as "namespace/name"."""
@@ -19,6 +28,11 @@ class Claimant:
 
     pod: ClusterPod
     interface: LogicalInterface
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """Who comes first has the port: the pod after which it is called, then the older one."""
+        return self.interface.is_asked, self.pod.created, self.pod.name
 
     @property
     def recipient(self) -> Recipient:
@@ -38,6 +52,7 @@ class PortClaimants:
         self._claimants: dict[str, dict[Key, Claimant]] = {}
         self._users: dict[str, set[Key]] = {}
         """The connected pods that name a definition, there or not."""
+        self._rows: Mapping[str, FoundLogicalPort] = {}
 
     @property
     def names(self) -> Collection[str]:
@@ -53,8 +68,9 @@ class PortClaimants:
             names |= self._connect(key, self._pods[key], self._pods[key])
         return names
 
-    def take_pods(self, pods: Mapping[Key, ClusterPod], changed: Iterable[Key]) -> set[str]:
-        """These of the pods have changed, or are gone: the names of their ports, former ones too."""
+    def take_pods(self, pods: Mapping[Key, ClusterPod], changed: Iterable[Key], rows: Mapping[str, FoundLogicalPort]) -> set[str]:
+        """These of the pods have changed, or are gone: the names of their ports, former ones too. `rows`: all, by name."""
+        self._rows = rows
         names: set[str] = set()
         for key in changed:
             pod, former = pods.get(key), self._pods.pop(key, None)
@@ -66,9 +82,9 @@ class PortClaimants:
                 names.update(each.port for each in self.interfaces(key))
         return names
 
-    def list_of(self, pod: ClusterPod) -> tuple[LogicalInterface, ...]:
+    def list_of(self, pod: ClusterPod, known: KnownOrder = UNKNOWN_ORDER) -> tuple[LogicalInterface, ...]:
         """The interfaces that are logical ports of a pod, of this cluster or of one that it had."""
-        return list_interfaces(pod, self._networks, self._default, self._naming)
+        return list_interfaces(pod, self._networks, self._default, self._naming, known)
 
     def interfaces(self, key: Key) -> tuple[LogicalInterface, ...]:
         """The interfaces of the pod that are logical ports, in order."""
@@ -76,13 +92,37 @@ class PortClaimants:
 
     def of(self, name: str) -> list[Claimant]:
         """Who has the port: a pod; of a VM that migrates the launchers, that in which it began first. At least one."""
-        found = self._claimants[name]
-        if len(found) == 1:
-            return list(found.values())
-        return sorted(found.values(), key=lambda each: (each.pod.created, each.pod.name))
+        found = self._ranked(name)
+        return [each for each in found if each.pod.owner_uid == found[0].pod.owner_uid]
+
+    def rivals(self, name: str) -> list[Claimant]:
+        """Who names the port, which another pod has."""
+        found = self._ranked(name)
+        return [each for each in found if each.pod.owner_uid != found[0].pod.owner_uid]
+
+    def _ranked(self, name: str) -> list[Claimant]:
+        found = self._claimants[name].values()
+        return sorted(found, key=lambda each: each.rank) if len(found) > 1 else list(found)
+
+    def _known_order(self, interfaces: Iterable[LogicalInterface]) -> KnownOrder:
+        """What these interfaces of a pod, which it had before, say of its order."""
+        known = UNKNOWN_ORDER
+        for each in interfaces:
+            known = known.first_is(each.ifname) if each.is_first else known.further_is(each.ifname)
+        return known
+
+    def _order_of_rows(self, pod: ClusterPod, interfaces: Iterable[LogicalInterface]) -> KnownOrder:
+        """What the pod's rows say of it: a process before this one has made them."""
+        known = UNKNOWN_ORDER
+        for each in interfaces:
+            if each.ifname != DEFAULT_INTERFACE:
+                row = self._rows.get(logical_port_name(self._naming, pod.namespace, pod.owner, each.ifname))
+                known = known.further_is(each.ifname) if row is not None and row.version == pod.owner_uid else known
+        return known
 
     def _connect(self, key: Key, pod: ClusterPod | None, former: ClusterPod | None) -> set[str]:
-        names = {each.port for each in self._interfaces.pop(key, ())}
+        had = self._interfaces.pop(key, ())
+        names = {each.port for each in had}
         for name in names:
             claimants = self._claimants[name]
             claimants.pop(key, None)
@@ -96,7 +136,13 @@ class PortClaimants:
         if pod is not None and pod.is_connected:
             for each in list_definitions(pod):
                 self._users.setdefault(each, set()).add(key)
-            if interfaces := self.list_of(pod):
+            if had and former is not None and former.uid == pod.uid:
+                interfaces = self.list_of(pod, self._known_order(had))
+            else:
+                interfaces = self.list_of(pod)
+                known = self._order_of_rows(pod, interfaces)
+                interfaces = self.list_of(pod, known) if known.further else interfaces
+            if interfaces:
                 self._interfaces[key] = interfaces
             for interface in interfaces:
                 self._claimants.setdefault(interface.port, {})[key] = Claimant(pod, interface)

@@ -26,6 +26,11 @@ CLOSED: Final = ("02:00:00:00:00:00 192.0.0.8",)
 VERSION: Final = "iface-id-ver"
 CHASSIS: Final = "requested-chassis"
 ACTIVATION: Final = "activation-strategy"
+ADOPTED: Final = "adopted-for"
+"""The mark of a row that was made for this pod (its UID) by another controller. The pod's interface may have no iface-id-ver, and
+another name of its chassis: OVN would let it go if the row asked for them."""
+_OF_A_POD: Final = "pod"
+"""The key by which ovn-kubernetes' tools and kube-ovn mark rows of pods, as we do."""
 _MARKS: Final = {"owner": OWNER, SCOPE: PODS}
 _SWITCH: Final = "switch"
 _LINK_LOCAL: Final = "fe80::/64"
@@ -48,6 +53,20 @@ class FoundLogicalPort:
         return self.external_ids.get("owner") == OWNER and self.external_ids.get(SCOPE) == PODS
 
     @property
+    def may_be_adopted(self) -> bool:
+        """Whether another controller marked it as a pod's: so it is neither a router's port, nor a node's own."""
+        return _OF_A_POD in self.external_ids and self.external_ids.get("owner") != OWNER
+
+    @property
+    def version(self) -> str:
+        """The UID of the pod or VM whose port it is; "" where no one said it."""
+        return self.options.get(VERSION) or self.external_ids.get(ADOPTED, "")
+
+    def is_as_adopted(self, uid: str) -> bool:
+        """Whether the row is, for the pod of this UID, still as another controller has made it."""
+        return VERSION not in self.options and (self.external_ids.get(ADOPTED) == uid or not self.is_ours)
+
+    @property
     def switch(self) -> str:
         """The logical switch of a port of ours."""
         return self.external_ids.get(_SWITCH, "")
@@ -55,14 +74,14 @@ class FoundLogicalPort:
 
 @dataclass(frozen=True)
 class DesiredLogicalPort:
-    """A logical port as it is to be. Of `options`, None removes one."""
+    """A logical port as it is to be. Of `options` and `external_ids`, None removes one."""
 
     name: str
     switch: str
     addresses: tuple[str, ...]
     port_security: tuple[str, ...]
     options: Mapping[str, str | None]
-    external_ids: Mapping[str, str]
+    external_ids: Mapping[str, str | None]
 
     @cached_property
     def columns(self) -> Columns:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from userspace_cni.attachment.steps import OWNER, LogicalPort, OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
+from userspace_cni.base.logical_ports import is_further_name
 from userspace_cni.switch.chassis import SYSTEM_ID, switch_ids
 from userspace_cni.switch.ovn_controller import ControllerWord, ask_controller
 from userspace_cni.switch.ovsdb.rows.bridge_row import missing_bridge_of_ovn
@@ -76,16 +77,20 @@ def find_missing(logical: LogicalPort, look: ChassisLook) -> Iterator[str]:
         )
 
 
-def find_interfaces(client: SwitchClient, container_id: str, deadline: Deadline) -> frozenset[str]:
-    """The names, in their pod, of the container's interfaces whose ports are logical ports. Raises Unavailable."""
+def find_first_interface(client: SwitchClient, container_id: str, deadline: Deadline) -> str:
+    """The name, in its pod, of the container's interface whose logical port is called after the pod alone; "" for none.
+
+    Raises Unavailable.
+    """
     from userspace_cni.ovsdb.column_values import value_of
     from userspace_cni.ovsdb.database import with_ids
 
     wanted = {"owner": OWNER, "container-id": container_id}
 
-    def look(session: SwitchSession) -> frozenset[str]:
-        found = (value_of(row, "external_ids") for row in session.rows("Interface"))
-        return frozenset(ids.get("ifname", "") for ids in found if IFACE_ID in ids and wanted.items() <= ids.items())
+    def look(session: SwitchSession) -> str:
+        marked = (value_of(row, "external_ids") for row in session.rows("Interface"))
+        found = ((ids.get("ifname", ""), ids[IFACE_ID]) for ids in marked if IFACE_ID in ids and wanted.items() <= ids.items())
+        return next(iter(sorted(ifname for ifname, name in found if not is_further_name(name, ifname))), "")
 
     return client.read(look, with_ids(wanted), "looking for other logical ports of the container", deadline)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from userspace_cni.cni.annotations import Logical
 from userspace_cni.cni.options import Options, read_options
 from userspace_cni.cni.request import Request
 from userspace_cni.consumers import CONSUMERS
+from userspace_cni.node.installation import Installation
 from userspace_cni.node.pod_annotations import interface_of
 from userspace_cni.node.pod_logical_port import logical_port, place_options, require_allowed
 
@@ -38,7 +40,8 @@ def named(
     """The logical port of the interface of that call."""
     request, options = asked(cni_args, **keys)
     owner = CONSUMERS[options.consumer].logical_owner(pod)
-    return logical_port(options, request.environment, interface_of(request, settings, logical), settings, owner)
+    installation = Installation(settings, {})
+    return logical_port(options, request.environment, interface_of(request, settings, logical), installation, owner)
 
 
 def test_names() -> None:
@@ -104,6 +107,19 @@ def test_what_a_tenant_may_have() -> None:
     assert allowed(KUBEOVN, cni_args=f"{POD};OvnPort=db.red") is LogicalPortRefused
     assert allowed(KUBEOVN, cni_args=f"{POD};OvnPort=db.blue") is None
     assert allowed(USUAL, cni_args="OvnPort=red_db", ovn={}) is None
+
+
+def test_no_pod_is_called_as_a_node() -> None:
+    """With kube-ovn's names a pod's name and namespace could be those of a node's own port: in the domain of the nodes it has
+    none, but by a rule."""
+    settings = replace(KUBEOVN, node_name="n7.example.com")
+    pod, cni_args = Pod("com", "k8s-n1.example", "u1"), "K8S_POD_NAMESPACE=com;K8S_POD_NAME=k8s-n1.example"
+    with pytest.raises(LogicalPortRefused, match="not named after a pod of its own namespace alone"):
+        named(settings, ovn={}, pod=pod, cni_args=cni_args)
+    assert allowed(settings, cni_args=f"{cni_args};OvnPort=node-n1.example.com") is LogicalPortRefused
+    every = replace(settings, rules=read_rules([{"namespaces": ["com"], "logical_switches": ["*"]}], "c.toml"))
+    assert named(every, ovn={}, pod=pod, cni_args=cni_args) is not None
+    assert allowed(every, cni_args=f"{cni_args};OvnPort=node-n1.example.com") is None
 
 
 def test_rules_open_switches_and_not_bridges() -> None:

@@ -68,7 +68,7 @@ class World:
         """Do what is to be done once, for all pods and rows; what it was."""
         self.ports.take_facts(self.facts)
         pods = self.pods()
-        self.ports.take_pods(pods, {*pods, *self.known})
+        self.ports.take_pods(pods, {*pods, *self.known}, self.rows)
         self.known = set(pods)
         return self.do({*self.ports.names, *self.rows, *self.changed})
 
@@ -355,7 +355,7 @@ def test_the_ports_of_several_networks() -> None:
     said = json.loads(world.raw["default/app"]["metadata"]["annotations"]["k8s.ovn.org/pod-networks"])
     assert said["default/red/eth7"]["ip_address"] == "192.168.1.4/24"
     world.rules = replace(RULES, default=None)
-    del world.raw["default/app"]["metadata"]["annotations"]["ovn"]
+    world.raw["default/app"]["metadata"]["annotations"] = {"k8s.v1.cni.cncf.io/networks": "plain, red-nad@eth7"}
     world.rows = {}
     world.restart()
     world.settled()
@@ -825,3 +825,145 @@ def test_a_row_that_a_start_finds_without_its_pod_has_its_address_held() -> None
     world.add(a_pod("next"))
     world.settled()
     assert world.note("next")["ip_address"] == "192.168.1.4/24"
+
+
+def naming(name: str, port: str, key: str = "OvnPort", network: str = "red-nad") -> dict[str, Any]:
+    """A pod that names its logical port, as ovs-cni's users do by Multus' `cni-args`."""
+    pod = a_pod(name)
+    asked = [{"name": network, "cni-args": {key: port}}]
+    pod["metadata"]["annotations"] = {"k8s.v1.cni.cncf.io/networks": json.dumps(asked)}
+    return pod
+
+
+RED = LogicalFacts(NODES, {"default/red-nad": keep_network(a_network())}, SWITCHES)
+SECONDARY = replace(RULES, default=None)
+
+
+@pytest.mark.parametrize("key", ["OvnPort", "ovnport"])
+def test_a_port_that_the_pod_names(key: str) -> None:
+    """It is made under that name, and none under the usual one; the pod has its annotation all the same."""
+    world = World(SECONDARY, RED)
+    world.add(naming("app", "default_chosen", key))
+    world.settled()
+    assert set(world.rows) == {"default_chosen"}
+    assert world.note()["ip_address"] == "192.168.1.3/24"
+
+
+def test_a_port_that_the_network_names() -> None:
+    """As `args.cni` of the definition says, unless the pod names another."""
+    named = a_network()
+    config = json.loads(named["spec"]["config"]) | {"args": {"cni": {"OvnPort": "default_all"}}}
+    networks = {"default/red-nad": keep_network({**named, "spec": {"config": json.dumps(config)}})}
+    world = World(SECONDARY, LogicalFacts(NODES, networks, SWITCHES))
+    world.add(naming("app", ""), naming("other", "default_own"))
+    world.settled()
+    assert set(world.rows) == {"default_all", "default_own"}
+
+
+@pytest.mark.parametrize("port", ["other_app", "k8s-n1", "stor-n1", "default_", "Default_app"])
+def test_a_name_that_is_not_the_pods_to_choose(port: str) -> None:
+    """Such a port is someone else's: the controller makes none, neither under that name nor under the usual one."""
+    world = World(SECONDARY, RED)
+    world.add(naming("app", port))
+    assert (world.settled(), world.rows) == (Settled(), {})
+
+
+def test_a_port_of_a_network_without_the_key() -> None:
+    """Who names its port there has it made by someone else; the pod's next interface is a further one, as on the node."""
+    plain = {"metadata": {"name": "plain"}, "spec": {"config": '{"name": "plain", "type": "userspace"}'}}
+    world = World(SECONDARY, replace(RED, networks={**RED.networks, "default/plain": keep_network(plain)}))
+    asked = [{"name": "plain", "cni-args": {"OvnPort": "theirs"}}, {"name": "red-nad"}]
+    world.add(a_pod(**{"k8s.v1.cni.cncf.io__networks": json.dumps(asked)}))
+    world.add(a_pod("usual", **{"k8s.v1.cni.cncf.io__networks": "plain, red-nad"}))
+    world.settled()
+    assert set(world.rows) == {"default_app_net2", "default_usual"}
+
+
+def test_a_name_is_that_of_the_pod_which_is_called_so() -> None:
+    """Whichever came first: no pod's request changes another one's port. The other one is told."""
+    world = World(SECONDARY, RED)
+    world.add(naming("older", "default_app"))
+    world.settled()
+    assert world.rows["default_app"].options["iface-id-ver"] == "uid-older"
+    world.add(naming("app", ""))
+    settled = world.settle()
+    assert world.rows["default_app"].options["iface-id-ver"] == "uid-app"
+    assert [each.name for each in world.ports.list_recipients("default_app")] == ["older"]
+    assert "is that of pod default/app" in settled.lacking["default_app"]
+    rows, notes = dict(world.rows), world.note("older")
+    world.settled()
+    assert (world.rows, world.note("older")) == (rows, notes)
+
+
+def test_no_pod_is_called_as_a_node_or_a_router() -> None:
+    """With kube-ovn's names a pod can be named so: it gets no port, and makes no row in which a node's would find no place."""
+    nodes = {"n1.example.com": keep_node({"metadata": {"name": "n1.example.com"}})}
+    switches = {"n1.example.com": SWITCHES["n1"]}
+    facts = LogicalFacts(nodes, {}, switches, {"rtos-x.com": ()})
+    world = World(replace(RULES, naming="kube-ovn"), facts)
+    pods = [a_pod(name, node="n1.example.com") for name in ("k8s-n1.example", "stor-n1.example", "rtos-x", "k8s-other")]
+    for pod in pods:
+        pod["metadata"]["namespace"] = "com"
+    world.add(*pods)
+    settled = world.settled()
+    assert set(world.rows) == {"k8s-other.com"}
+    assert "is called as one of a node or a router" in settled.lacking["k8s-n1.example.com"]
+
+
+def test_only_rows_of_pods_are_adopted() -> None:
+    """A node's own row, and one without a word of pods, are told and left."""
+    world = World(replace(RULES, adopts=True))
+    rows = {
+        "default_app": FoundLogicalPort("default_app", ("dynamic",)),
+        "default_node": FoundLogicalPort(
+            "default_node", (), external_ids={"owner": "userspace-cni", "scope": "node n1", "pod": ""}
+        ),
+    }
+    world.rows = dict(rows)
+    world.add(a_pod(), a_pod("node"))
+    assert set(world.settled().lacking) == {"default_app", "default_node"}
+    assert world.rows == rows
+
+
+def test_an_adopted_row_keeps_its_binding() -> None:
+    """Its pod runs with an interface that knows no version, and its chassis may have another name: neither is written until
+    another pod has the row. So it is for the next controller, too."""
+    world = World(replace(RULES, adopts=True))
+    former = {"pod": "true", "namespace": "default"}
+    world.rows["default_app"] = FoundLogicalPort("default_app", ("dynamic",), external_ids=former, options={"theirs": "x"})
+    world.add(a_pod())
+    world.settled()
+    row = world.rows["default_app"]
+    assert (row.is_ours, row.options, row.addresses) == (True, {"theirs": "x"}, ("0a:58:c0:a8:01:03 192.168.1.3",))
+    world.rules = RULES
+    world.restart()
+    world.settled()
+    assert world.rows["default_app"] == row
+    world.add(a_pod(uid="next"))
+    world.settled()
+    assert world.rows["default_app"].options == {"theirs": "x", "iface-id-ver": "next", "requested-chassis": "n1"}
+    assert "adopted-for" not in world.rows["default_app"].external_ids
+
+
+def two_networks(text: str, **more: Any) -> dict[str, Any]:
+    return a_pod(**{"k8s.v1.cni.cncf.io__networks": text, **more})
+
+
+@pytest.mark.parametrize("source", [{}, {"addresses": "unknown"}])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_interface_keeps_its_name_while_others_come_and_go(source: dict[str, Any], *, restarted: bool) -> None:
+    """As on the node, where it is attached under that name; the one that comes next has the name that is free."""
+    facts = replace(RED, networks={"default/red-nad": keep_network(a_network(**source))})
+    world = World(replace(SECONDARY, may_send=lambda *_: True), facts)
+    world.add(two_networks("red-nad@a, red-nad@b"))
+    world.settled()
+    assert set(world.rows) == {"default_app", "default_app_b"}
+    kept = world.rows["default_app_b"]
+    notes = world.raw["default/app"]["metadata"]["annotations"]
+    for text, names in (("red-nad@b", set()), ("red-nad@c, red-nad@b", {"default_app"})):
+        notes["k8s.v1.cni.cncf.io/networks"] = text
+        if restarted:
+            world.restart()
+        world.settled()
+        assert set(world.rows) == {"default_app_b", *names}
+        assert world.rows["default_app_b"] == kept
