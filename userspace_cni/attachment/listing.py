@@ -63,6 +63,11 @@ class SwitchPort(Protocol):
         """Interface.error; "" for none."""
         ...
 
+    @property
+    def installed(self) -> str:
+        """The logical port that OVN has installed here; "" for none."""
+        ...
+
 
 @dataclass(frozen=True)
 class LimitedDirection:
@@ -127,6 +132,7 @@ def describe(
         "limits": asdict(limits_of(record)),
         "mirrors": [asdict(each) for each in step.mirrors] if step else [],
         "mirror_output": ", ".join(step.mirror_outputs) if step else "",
+        "logical_port": _logical(step, live),
         "vm": ref.marks.get("vm-name", "") if ref else "",
         "vswitchd": vswitchd,
         "link_state": (live.link_state if live else "") or "unknown",
@@ -226,6 +232,8 @@ def problems_of(
         found.append(("port-missing", f"the switch has no port {step.name}"))
     if port and port.error:
         found.append(("port-refused", f"the switch says: {port.error}"))
+    if step and step.logical and step.logical.waits and port and record.state == "ready" and port.installed != step.logical.name:
+        found.append(("logical-port-not-installed", f"OVN has not installed logical port {step.logical.name}"))
     if dead:
         found.append(("socket-dead", sentence(dead)))
     return [Finding(name, "warning" if name == "unfinished" else "error", name_of(record), text) for name, text in found]
@@ -240,6 +248,14 @@ def _vlan(step: OvsPort | None) -> dict[str, Any]:
 def select_status(port: SwitchPort) -> dict[str, str]:
     """What people are shown of Interface.status: keys that they know. Others come and go with the version of Open vSwitch."""
     return {key: value for key, value in port.status.items() if _SHOWN.fullmatch(key)}
+
+
+def _logical(step: OvsPort | None, live: SwitchPort | None) -> dict[str, Any] | None:
+    """The logical port of OVN that it is, None for none; `installed` is None while that is not known."""
+    if step is None or step.logical is None:
+        return None
+    name = step.logical.name
+    return {"name": name, "installed": live.installed == name if live else None}
 
 
 def _pod(record: Record) -> dict[str, str] | None:

@@ -23,6 +23,7 @@ class Seen:
     link_state: str = "up"
     status: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
+    installed: str = ""
 
 
 @dataclass(frozen=True)

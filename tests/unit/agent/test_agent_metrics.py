@@ -31,6 +31,7 @@ class Port:
     link_state: str = "down"
     status: Mapping[str, str] = field(default_factory=lambda: DISCONNECTED)
     error: str = ""
+    installed: str = ""
     bridge: str = "br0"
 
 

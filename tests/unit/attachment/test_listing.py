@@ -17,6 +17,7 @@ from userspace_cni.attachment.records import Record, State
 from userspace_cni.attachment.steps import (
     Directory,
     Lease,
+    LogicalPort,
     OvsPort,
     PlacedSocket,
     PodMount,
@@ -41,6 +42,7 @@ class Seen:
     link_state: str = "up"
     status: Mapping[str, str] = field(default_factory=lambda: {"mode": "client", "status": "connected", "numa": "0"})
     error: str = ""
+    installed: str = ""
 
 
 PORT = OvsPort("br0", "c0ffee012345-net1", VhostUserClient("/short/uid/s", 9000), Vlan(100, (1, 2)), mac="02:00:00:00:00:01")
@@ -100,6 +102,7 @@ def test_a_client_port_with_everything() -> None:
         "limits": {"to_pod": None, "from_pod": None, "netem": None},
         "mirrors": [],
         "mirror_output": "",
+        "logical_port": None,
         "vm": "",
         "vswitchd": "unknown",
         "link_state": "up",
@@ -108,6 +111,20 @@ def test_a_client_port_with_everything() -> None:
         "created": {"boot": "boot-1", "boottime_ns": 42},
         "steps": ["lease", "directory", "socket-file", "pod-mount", "port", "pod-note"],
     }
+
+
+@pytest.mark.parametrize(
+    ("installed", "waits", "problems"),
+    [("default_web", True, []), ("", True, ["OVN has not installed logical port default_web"]), ("other", False, [])],
+)
+def test_a_logical_port(installed: str, waits: bool, problems: list[str]) -> None:
+    """Its name, and whether OVN has installed this one; that it has not is a fault where ADD has waited for it."""
+    port = replace(PORT, logical=LogicalPort("default_web", "uid", waits=waits))
+    shown = describe(replace(RECORD, steps=(port,)), known(Seen(installed=installed)), boot_id="boot-1")
+    assert shown["logical_port"] == {"name": "default_web", "installed": installed == "default_web"}
+    assert shown["problems"] == problems
+    unknown = describe(replace(RECORD, steps=(port,)), known(Seen(installed=installed)), vswitchd="dead")
+    assert unknown["logical_port"] == {"name": "default_web", "installed": None}
 
 
 def test_a_dead_socket() -> None:

@@ -27,6 +27,7 @@ class Port:
     name: str = "eth1"
     link_state: str = "up"
     error: str = ""
+    installed: str = ""
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from userspace_cni.cli.view import Cell, Column
 _QUARANTINED_MAX: Final = 5
 _QUARANTINED_BYTES: Final = 1 << 20
 _GOOD: Final = frozenset({"ready", "up", "connected"})
+_INSTALLED: Final = {True: ("installed", "green"), False: ("not installed", "red"), None: ("unknown", "dim")}
 _BAD: Final = frozenset({"down", "pending", "applying", "deleting", "dead", "silent"})
 _COLUMNS: Final = (
     Column("POD"),
@@ -37,6 +38,8 @@ _COLUMNS: Final = (
 )
 _WIDE: Final = (*_COLUMNS[:6], Column("VLAN"), Column("MAC"), Column("ADDRESSES"), Column("LIMITS"), *_COLUMNS[6:], Column("AGE"))
 """120 columns have room for these without TYPE and PORT, which `show` has."""
+_LOGICAL: Final = Column("LOGICAL", rank=2)
+"""Only where an attachment is a logical port of OVN."""
 
 
 @click.command("list", cls=NodeCommand)
@@ -72,10 +75,12 @@ def list_command(ctx: click.Context, names: tuple[str, ...], network: str | None
     elif not described:
         view.note("no attachments" + (f" of network {network}" if network else " on this node"))
     else:
-        if output == "wide":
-            view.show_table(_WIDE, [_wide_row(each, site) for each in described])
-        else:
-            view.show_table(_COLUMNS, [_row(each) for each in described])
+        columns = list(_WIDE if output == "wide" else _COLUMNS)
+        rows = [_wide_row(each, site) if output == "wide" else _row(each) for each in described]
+        if any(each["logical_port"] for each in described):
+            columns.append(_LOGICAL)
+            rows = [[*row, _logical(each["logical_port"])] for row, each in zip(rows, described, strict=True)]
+        view.show_table(columns, rows)
         for each in described:
             for problem in each["problems"]:
                 view.say(Cell(each["name"], "bold red"), ": ", problem)
@@ -148,6 +153,14 @@ def _wide_row(each: Mapping[str, Any], site: Site) -> list[Cell | str]:
     shown = [_vlans(each["vlan"]), each["mac"], ",".join(each["addresses"]), limit_words.short(each["limits"])]
     cells = [Cell(text or "-", "" if text else "dim") for text in (*shown, _age(each["created"], site, short=True))]
     return [*row[:6], *cells[:4], *row[6:], cells[4]]
+
+
+def _logical(port: Mapping[str, Any] | None) -> Cell:
+    """A logical port's name, coloured by whether OVN has installed it, and marked where it has not."""
+    if port is None:
+        return Cell("-", "dim")
+    word, style = _INSTALLED[port["installed"]]
+    return Cell(port["name"] if port["installed"] else f"{port['name']} ({word})", style)
 
 
 def _link(each: Mapping[str, Any]) -> str:
@@ -243,12 +256,20 @@ def _facts(each: Mapping[str, Any], site: Site) -> list[tuple[str, Cell | str]]:
         ("addresses", view.join(each["addresses"])),
         ("MTU", str(each["mtu"] or "")),
         ("VLAN", _vlan(each["vlan"])),
+        *_logical_facts(each["logical_port"]),
         *limit_words.facts(each["limits"], each["limit_drops"]),
         ("source of mirrors", view.join(list(map(limit_words.source, each["mirrors"])))),
         ("output of mirror", each["mirror_output"]),
         ("made", _age(each["created"], site)),
         *((f"switch: {key}", value) for key, value in sorted(each["switch_status"].items())),
     ]
+
+
+def _logical_facts(port: Mapping[str, Any] | None) -> list[tuple[str, Cell | str]]:
+    if port is None:
+        return []
+    word, style = _INSTALLED[port["installed"]]
+    return [("logical port", port["name"]), ("OVN has it", Cell(word, style))]
 
 
 def _stations(each: Mapping[str, Any], record: Record) -> list[tuple[str, list[Cell | str]]]:

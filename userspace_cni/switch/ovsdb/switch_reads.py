@@ -14,6 +14,7 @@ from userspace_cni.switch.ovsdb.bridge_mirrors import list_mirrors, read_mirror_
 from userspace_cni.switch.ovsdb.port_limits import limit_of
 from userspace_cni.switch.ovsdb.rows.bridge_row import DATAPATH_TYPE, datapath_of
 from userspace_cni.switch.ovsdb.rows.interface_row import DEVARGS, VHOST_USER_TYPES
+from userspace_cni.switch.ovsdb.rows.logical_ids import installed_port
 from userspace_cni.switch.ovsdb.rows.marks import BridgeMaker, find_maker, is_nodes, is_ours
 from userspace_cni.switch.ovsdb.rows.port_row import KnownPort, LimitedPort, PortRow
 from userspace_cni.switch.ovsdb.rows.switch_row import Abilities, SwitchSettings
@@ -242,7 +243,8 @@ def _known(name: str, bridge: str, interface: Any, *, ours: bool) -> KnownPort:
     kind, status = value_of(interface, "type"), value_of(interface, "status")
     ofport = value_of(interface, "ofport")
     number = ofport[0] if ofport else 0
-    return KnownPort(name, bridge, kind, ours, link[0] if link else "", status, error[0] if error else "", number)
+    installed = installed_port(value_of(interface, "external_ids"))
+    return KnownPort(name, bridge, kind, ours, link[0] if link else "", status, error[0] if error else "", number, installed)
 
 
 def bridge_of(session: SwitchSession, port: Any, likely: str = "") -> Any:

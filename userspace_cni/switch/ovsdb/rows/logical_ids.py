@@ -33,6 +33,11 @@ def without_former_word(logical: LogicalPort, found: Mapping[str, str]) -> dict[
     return {} if is_same else dict.fromkeys(SAID_OF_BINDING)
 
 
+def installed_port(found: Mapping[str, str]) -> str:
+    """The logical port that is installed at a row with the external_ids `found`; "" for none."""
+    return found.get(IFACE_ID, "") if found.get(INSTALLED) == "true" else ""
+
+
 def is_installed(logical: LogicalPort, found: Mapping[str, str]) -> bool:
     """Whether a row with the external_ids `found` is this logical port's, and installed."""
-    return found.get(IFACE_ID) == logical.name and found.get(INSTALLED) == "true"
+    return installed_port(found) == logical.name

@@ -53,7 +53,8 @@ class KnownPort:
     """A port as the replica shows it. `ours`: it has our owner mark. `link_state`: "up", "down" or "" while unknown.
 
     `status` is Interface.status, of vhost-user ports: mode (client, server), status (connected, disconnected), num_of_vrings,
-    features and more. `error` is Interface.error, "" if the interface is open; `ofport` its number then, 0 before.
+    features and more. `error` is Interface.error, "" if the interface is open; `ofport` its number then, 0 before. `installed`:
+    the logical port that OVN has installed there, "" for none.
     """
 
     name: str
@@ -64,6 +65,7 @@ class KnownPort:
     status: Mapping[str, str]
     error: str
     ofport: int = 0
+    installed: str = ""
 
 
 @dataclass(frozen=True)
