@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ EITHER = pytest.mark.parametrize("node", ["", "agent"], indirect=True, ids=["pro
 KINDS = pytest.mark.parametrize("iftype", ["vhostuser", "veth"])
 BRIDGE, SWITCH = "br-int", "pods"
 OTHER = "b0" * 32
+WAITING = 12
 NUMBERS = count(1)
 
 
@@ -287,6 +289,33 @@ def test_a_port_that_the_pod_names(world: Node, sandbox: str, ovn: Ovn) -> None:
     assert (ids_of(world)["iface-id"], ids_of(world)["ovn-installed"]) == ("blue_chosen", "true")
     assert run(world, "DEL", plain, sandbox, pod).status == 0
     refused(run(world, "ADD", {**plain, "args": {"cni": {"OvnPort": "red_chosen"}}}, sandbox, pod), 7, "of its own namespace")
+
+
+@pytest.mark.parametrize("node", ["agent"], indirect=True)
+def test_others_are_served_while_adds_wait_for_ovn(world: Node, sandbox: str, ovn: Ovn) -> None:
+    """Each such ADD holds a thread of the agent and its container's lock, and nothing that others need."""
+    pods = {f"{number:02x}" * 32: a_pod() for number in range(1, 1 + WAITING)}
+    with ExitStack() as stack:
+        places = {container: stack.enter_context(netns()) for container in pods}
+        threads = stack.enter_context(ThreadPoolExecutor(WAITING))
+
+        def call(verb: str, container: str) -> Call:
+            return run(world, verb, network(), places[container], pods[container], container=container)
+
+        adding = [threads.submit(call, "ADD", container) for container in pods]
+        opened = [f"{container[:12]}-net1" for container in pods]
+        wait_until(lambda: all(switch_of(world).interface(each).get("ofport") for each in opened), what="open interfaces")
+        plain = world.network()
+        succeeded(world.run("ADD", plain, sandbox))
+        assert world.run("STATUS", plain).status == 0
+        assert world.run("DEL", plain, sandbox).status == 0
+        assert not any(each.done() for each in adding)
+        for pod in pods.values():
+            add_logical(ovn, f"blue_{pod.name}", iface_id_ver=pod.uid)
+        for each in adding:
+            succeeded(each.result())
+        for container in pods:
+            assert call("DEL", container).status == 0
 
 
 @pytest.mark.parametrize("node", ["agent"], indirect=True)
