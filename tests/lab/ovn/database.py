@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from tests.lab.ovn.central import SCHEMAS
-from tests.lab.ovn.started import Started
+from tests.lab.ovn.started import Started, run_program
 from tests.lab.switch.switch import CTL_SECONDS, wait_until
 
 Kind = Literal["unix", "tcp", "ssl"]
@@ -95,24 +95,17 @@ class NorthboundDatabase(Started):
         return f"{kind}:{address}:{told[1]}" if told else ""
 
     def nbctl(self, *args: str) -> str:
-        return self._run("ovn-nbctl", f"--db={self.remote('unix')}", f"--timeout={CTL_SECONDS}", *args)
+        return run_program("ovn-nbctl", f"--db={self.remote('unix')}", f"--timeout={CTL_SECONDS}", *args)
 
     def _initialise(self) -> None:
         self.nbctl("init")
 
     def _create(self) -> None:
-        self._run("ovsdb-tool", "create", f"{self._dir}/nb.db", str(self._schema))
+        run_program("ovsdb-tool", "create", f"{self._dir}/nb.db", str(self._schema))
 
     @property
     def _log(self) -> Path:
         return self._dir / "nb.log"
-
-    @staticmethod
-    def _run(*argv: str) -> str:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=2 * CTL_SECONDS, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(argv)}: exit {done.returncode}: {done.stderr.strip()}")
-        return done.stdout.rstrip("\n")
 
 
 class SouthboundDatabase(NorthboundDatabase):
@@ -122,4 +115,4 @@ class SouthboundDatabase(NorthboundDatabase):
         super().__init__(directory, authority, SCHEMAS / "ovn-sb.ovsschema")
 
     def _initialise(self) -> None:
-        self._run("ovn-sbctl", f"--db={self.remote('unix')}", f"--timeout={CTL_SECONDS}", "init")
+        run_program("ovn-sbctl", f"--db={self.remote('unix')}", f"--timeout={CTL_SECONDS}", "init")

@@ -1,9 +1,13 @@
-"""Objects that a `with` block starts, and that are stopped whatever happens, also when the start fails."""
+"""Objects that a `with` block starts, and that are stopped whatever happens, also when the start fails; and how they run
+programs."""
 
 from __future__ import annotations
 
+import subprocess
 from abc import ABC, abstractmethod
 from typing import Self
+
+from tests.lab.switch.switch import CTL_SECONDS
 
 
 class Started(ABC):
@@ -27,3 +31,11 @@ class Started(ABC):
     @abstractmethod
     def stop(self) -> None:
         """End what was started. May be called again."""
+
+
+def run_program(*argv: str) -> str:
+    """Its output, without the last newline; RuntimeError has its stderr."""
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=2 * CTL_SECONDS, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(argv)}: exit {done.returncode}: {done.stderr.strip()}")
+    return done.stdout.rstrip("\n")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.lab.ovn.started import Started
+from tests.lab.ovn.started import Started, run_program
 from tests.lab.switch.switch import CTL_SECONDS, wait_until
 
 _SCHEMA: Final = "/usr/share/openvswitch/vswitch.ovsschema"
@@ -22,7 +22,7 @@ class SwitchDatabase(Started):
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
-        self._run("ovsdb-tool", "create", f"{self._dir}/switch.db", _SCHEMA)
+        run_program("ovsdb-tool", "create", f"{self._dir}/switch.db", _SCHEMA)
         files = (f"--unixctl={self._dir}/switch.ctl", f"--remote=p{self.remote}", f"{self._dir}/switch.db")
         self._process = subprocess.Popen(["ovsdb-server", "--no-chdir", "-vconsole:off", "-vsyslog:off", *files])
         wait_until(Path(self.remote.removeprefix("unix:")).exists, what="it listens")
@@ -49,11 +49,4 @@ class SwitchDatabase(Started):
         self.vsctl("set", "Open_vSwitch", ".", *(f"external_ids:{key}={json.dumps(value)}" for key, value in ids.items()))
 
     def vsctl(self, *args: str) -> str:
-        return self._run("ovs-vsctl", f"--db={self.remote}", "--no-wait", f"--timeout={CTL_SECONDS}", *args)
-
-    @staticmethod
-    def _run(*argv: str) -> str:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=2 * CTL_SECONDS, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(argv)}: exit {done.returncode}: {done.stderr.strip()}")
-        return done.stdout.rstrip("\n")
+        return run_program("ovs-vsctl", f"--db={self.remote}", "--no-wait", f"--timeout={CTL_SECONDS}", *args)
