@@ -23,6 +23,8 @@ from tests.lab.ovn.switch_database import SwitchDatabase
 from tests.unit.cli.test_cli_streams import environ
 from userspace_cni.cli.former_tools import overlay
 from userspace_cni.cli.main import userspace_cni
+from userspace_cni.cni.former_network import VERSIONS
+from userspace_cni.cni.result import SUPPORTED_VERSIONS
 
 CLUSTER = ("ovn", "init-cluster", "--cluster-subnet", "10.244.0.0/16")
 NODE = ("ovn", "init-node", "--node", "n1", "--subnet", "10.244.1.0/24")
@@ -252,14 +254,20 @@ def test_the_former_tools_lines(run: Run, database: NorthboundDatabase, settings
 
 
 def test_the_plugin_of_then(run: Run, directory: Path) -> None:
-    """minion-init puts it in place under its name, and the runtimes' network, unless there is one."""
+    """minion-init puts it in place under its name, by which it has the versions of then, too; and the runtimes' network, unless
+    there is one."""
     plugin, network = directory / "opt/cni/bin/ovn_cni", directory / "etc/cni/net.d/10-net.conf"
     run(*MINION, program=overlay, code=1)
     assert not plugin.exists()
     run(*MASTER, program=overlay)
     run(*MINION, program=overlay)
     said = subprocess.run([plugin], env={"CNI_COMMAND": "VERSION"}, input="{}", capture_output=True, text=True, check=True)
-    assert "supportedVersions" in said.stdout
+    assert json.loads(said.stdout)["supportedVersions"] == [*VERSIONS, *SUPPORTED_VERSIONS]
+    renamed = plugin.with_name("userspace")
+    renamed.write_bytes(plugin.read_bytes())
+    renamed.chmod(0o755)
+    said = subprocess.run([renamed], env={"CNI_COMMAND": "VERSION"}, input="{}", capture_output=True, text=True, check=True)
+    assert json.loads(said.stdout)["supportedVersions"] == [*SUPPORTED_VERSIONS]
     found = json.loads(network.read_text())
     assert (found["type"], found["bridge"], found["mtu"]) == ("ovn_cni", "br-int", 1400)
     assert found["ipam"] == {"type": "host-local", "subnet": "192.168.2.0/24"}

@@ -125,7 +125,10 @@
 
 #define BOOT_ID_FILE	"/proc/sys/kernel/random/boot_id"
 #define ABOUT		"userspace-cni: CNI plugin for vhost-user interfaces on OVS-DPDK (type 'userspace')\n"
-#define VERSION_ANSWER	"{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[\"0.3.0\",\"0.3.1\",\"0.4.0\",\"1.0.0\",\"1.1.0\"]}\n"
+#define VERSIONS	"\"0.3.0\",\"0.3.1\",\"0.4.0\",\"1.0.0\",\"1.1.0\"]}\n"
+#define VERSION_ANSWER	"{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[" VERSIONS
+#define FORMER_ANSWER	"{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[\"0.1.0\",\"0.2.0\"," VERSIONS
+#define FORMER_NAME	"ovn_cni"	/* the file's name for networks of that type, which may have earlier versions */
 #define VERSION_TEXT	"CNI protocol versions supported: 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n"
 #define HINT		"A container runtime runs it with CNI_COMMAND set; for people: userspace-cni --help\n"
 #define VERSION_LATEST	"1.1.0"
@@ -1719,11 +1722,26 @@ static const struct verb *find_verb(const char *command)
 }
 
 /**
+ * versions() - What VERSION answers
+ * @path:	By which the runtime has called this file: the file sees no network, so it goes by its name
+ *
+ * Return: answer
+ */
+static const char *versions(const char *path)
+{
+	const char *name = strrchr(path, '/');
+
+	return strcmp(name ? name + 1 : path, FORMER_NAME) ? VERSION_ANSWER : FORMER_ANSWER;
+}
+
+/**
  * main() - Serve one CNI call
+ * @count:	Number of arguments
+ * @arguments:	The first is the path of this file; others have no effect
  *
  * Return: exit code
  */
-int main(void)
+int main(int count, char **arguments)
 {
 	const char *command = value_of("CNI_COMMAND");
 	const struct verb *verb = find_verb(command);
@@ -1741,8 +1759,11 @@ int main(void)
 	if (!verb)
 		return fail(ERROR_ENVIRONMENT, note(&what, "CNI_COMMAND is '%.*s': not a verb", SHOWN_MAX, command),
 			    "it must be one of ADD, DEL, CHECK, GC, STATUS, VERSION");
-	if (verb == VERSION)
-		return write_out(STDOUT_FILENO, VERSION_ANSWER, strlen(VERSION_ANSWER), DEADLINE_MS) ? 1 : 0;
+	if (verb == VERSION) {
+		const char *answer = versions(count ? arguments[0] : "");
+
+		return write_out(STDOUT_FILENO, answer, strlen(answer), DEADLINE_MS) ? 1 : 0;
+	}
 	if (*value_of("USERSPACE_CNI_DELEGATED"))
 		return fail(ERROR_CONFIG, "the network's 'ipam.type' leads back to this plugin",
 			    "it leases no addresses: name host-local or static");
