@@ -38,3 +38,26 @@ def test_what_was_written_after_a_table_stays_when_that_is_taken_back(tmp_path: 
     take_back()
     assert 'port = "gw0"' not in file.read_text()
     assert file.read_text().endswith(AFTER)
+
+
+def test_a_settings_file_that_is_a_link_stays_one(tmp_path: Path) -> None:
+    """The file at its end is written; what is no file, or a link to none, is refused, and stays as it is."""
+    link, file = tmp_path / "config.toml", tmp_path / "kept/node.toml"
+    site = Site(Settings(state_dir=str(tmp_path / "state")), environ={"USERSPACE_CNI_CONFIG": str(link)})
+    file.parent.mkdir()
+    file.write_text('log_level = "info"\n')
+    link.symlink_to("kept/node.toml")
+    take_back = append_table(site, "gateway", GATEWAY)
+    assert plan_block(site, "gateway", "us", AFTER).write()
+    assert link.is_symlink()
+    assert 'port = "gw0"' in file.read_text()
+    assert 'port = "gw1"' in file.read_text()
+    take_back()
+    assert 'port = "gw0"' not in file.read_text()
+    for target in ("nowhere.toml", "kept", "/dev/null"):
+        link.unlink()
+        link.symlink_to(target)
+        with pytest.raises(CommandRefused, match="no link to one"):
+            append_table(site, "gateway", GATEWAY)
+        assert link.readlink() == Path(target)
+    assert sorted(tmp_path.iterdir()) == [link, file.parent]

@@ -108,8 +108,13 @@ def plan_block(site: Site, key: str, by: str, table: str) -> FileChange:
 
 
 def own_file(site: Site) -> Path:
-    """The node's own settings file, which may be absent."""
-    return Path(files(site.environ)[-1])
+    """The node's own settings file, which may be absent; where it is a link, the file at its end. Raises CommandRefused."""
+    path = Path(files(site.environ)[-1])
+    if not path.is_symlink() and not path.exists():
+        return path
+    if not path.is_file():
+        raise CommandRefused(f"{path} is no file, and no link to one: the settings cannot be written there", FOUND)
+    return path.resolve()
 
 
 def read(path: Path) -> str:
