@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from userspace_cni.base.errors import InvalidConfig, quote
@@ -36,9 +36,13 @@ def _first_free(length: int, whole: Subnet, taken: Sequence[Subnet]) -> Subnet:
             f"--subnet is /{length}, of the cluster's {whole}",
             f"it must be from /{whole.prefixlen + 1} to /{whole.max_prefixlen - _SPARE}",
         )
-    others = [each for each in taken if each.version == whole.version]
-    parts: Iterator[Subnet] = whole.subnets(new_prefix=length)
-    for part in parts:
-        if not any(part.overlaps(other) for other in others):
-            return part
-    raise InvalidConfig(f"--subnet is /{length}, and no such part of the cluster's {whole} is free", "enlarge it by init-cluster")
+    size, first = 1 << (whole.max_prefixlen - length), int(whole.network_address)
+    others = ((int(each[0]), int(each[-1])) for each in taken if each.version == whole.version)
+    for start, end in sorted(others):  # past each one at a stride: a large subnet that is taken has countless small parts
+        if start < first + size and end >= first:
+            first = (end // size + 1) * size
+    if first > int(whole.broadcast_address):
+        raise InvalidConfig(
+            f"--subnet is /{length}, and no such part of the cluster's {whole} is free", "enlarge it by init-cluster"
+        )
+    return type(whole)((first, length))

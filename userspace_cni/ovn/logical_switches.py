@@ -12,8 +12,8 @@ from ipaddress import ip_address, ip_interface, ip_network
 
 from userspace_cni.base.subnets import Address, Cidr, Span
 from userspace_cni.ovn.address_book import SwitchSubnet
+from userspace_cni.ovn.topology import OVNS_LENGTH
 
-_PREFIX_BITS = 64
 _RESERVED = 2
 """At the start of a subnet: its router's address, and that of the node's own port, which may come after the first pods."""
 
@@ -45,7 +45,7 @@ def _subnet(network: Cidr, gateways: list[Address], excluded: tuple[Span, ...]) 
 
 def _networks(config: Mapping[str, str]) -> Iterator[Cidr]:
     for text in (config.get("subnet", ""), config.get("ipv6_prefix", "")):
-        whole = f"{text.strip()}/{_PREFIX_BITS}" if ":" in text and "/" not in text else text.strip()
+        whole = f"{text.strip()}/{OVNS_LENGTH}" if ":" in text and "/" not in text else text.strip()
         try:
             yield ip_network(whole, strict=False)
         except ValueError:

@@ -42,6 +42,8 @@ SUBNETS_KEY: Final = "k8s-cluster-subnets"
 """The key of the router's external_ids with the cluster's subnets, which nodes need."""
 NODE_KEY: Final = "k8s-node"
 """The key of a node's switch with its name as it was given."""
+OVNS_LENGTH: Final = 64
+"""Of an `ipv6_prefix` that says none. OVN's own allocation, which is not used here, gives addresses of no other length."""
 _GROUP: Final = "cluster-load-balancers"
 _PROTOCOLS: Final = ("tcp", "udp")
 _OWN_MAC: Final = "0a:58"
@@ -148,7 +150,7 @@ def node_rows(node: LogicalNode) -> tuple[DesiredRow, ...]:
         if each.version == 4:
             config |= {"subnet": str(each), "exclude_ips": str(management_address(each))}
         else:
-            config["ipv6_prefix"] = str(each.network_address)
+            config["ipv6_prefix"] = str(each.network_address if each.prefixlen == OVNS_LENGTH else each)
     ids = {"gateway_ip": with_length(*reached[0]), NODE_KEY: node.given_name}
     return (
         DesiredRow(

@@ -23,7 +23,7 @@ _ROUTER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")
 _TARGET: Final = re.compile(
     r"p(tcp|ssl):\d{1,5}(:[0-9A-Fa-f.:\[\]]+)?|(tcp|ssl):[^\s:]+:\d{1,5}|(tcp|ssl):\[[0-9A-Fa-f:.]+\]:\d{1,5}"
 )
-_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
+_NAME: Final = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
 def subnets_of(text: str, what: str) -> tuple[Subnet, ...]:
@@ -64,7 +64,7 @@ def require_within(subnets: Sequence[Subnet], cluster: Sequence[Subnet]) -> None
 def node_name_of(text: str) -> str:
     """The name that a node's rows have: in small letters. Raises InvalidConfig for what no node can be called."""
     name = text.lower()
-    if not _NAME.fullmatch(name):
+    if not (text.isascii() and _NAME.fullmatch(name)):  # some signs beyond ASCII become letters of it
         raise InvalidConfig(f"the node's name is {quote(text)}", "it must be a name of a Node (RFC 1123 subdomain)")
     return name
 

@@ -13,6 +13,7 @@ from userspace_cni.ovn.chassis_ids import AskedChassis, find_changed_ids, list_m
 from userspace_cni.ovn.desired_rows import DesiredRow, Members, RowKey
 from userspace_cni.ovn.free_subnets import choose_subnets, read_lengths
 from userspace_cni.ovn.known_cluster import FoundCluster, KnownNode
+from userspace_cni.ovn.logical_switches import FoundSwitch, read_subnets
 from userspace_cni.ovn.northbound_tables import LOAD_BALANCER, LOAD_BALANCER_GROUP, ROUTER, ROUTER_PORT, SWITCH, SWITCH_PORT
 from userspace_cni.ovn.setting_up import AskedNode, judge_node, plan_cluster
 from userspace_cni.ovn.topology import LogicalCluster, LogicalNode, Subnet, cluster_rows, node_rows
@@ -120,6 +121,9 @@ REFUSED: list[tuple[Callable[[], Any], type[UserspaceError], tuple[str, ...]]] =
     (lambda: read_lengths("/24,24", "--subnet"), InvalidConfig, ("'/24,24'",)),
     (lambda: judge((), "N1"), NameTaken, ("'N1'", "'n1'")),
     (lambda: judge((), "n_1"), InvalidConfig, ("'n_1'",)),
+    (lambda: judge((), "a..b"), InvalidConfig, ("'a..b'",)),
+    (lambda: judge((), "a" * 254), InvalidConfig, ("RFC 1123",)),
+    (lambda: judge((), "\N{KELVIN SIGN}"), InvalidConfig, ("RFC 1123",)),
     (lambda: machine_address("10.0.0.256", "--encap-ip"), InvalidConfig, ("--encap-ip", "10.0.0.256")),
     (lambda: require_router_name(""), InvalidConfig, ("--router is ''",)),
     (lambda: require_targets(["ptcp:6641", "6641"]), InvalidConfig, ("'6641'",)),
@@ -155,6 +159,26 @@ def test_a_node_that_is_there_keeps_its_subnet() -> None:
     assert judge((), "n1").subnets == KNOWN.nodes["n1"].subnets
     node = judge(subnet("10.244.2.0/24,fd00:10:244:2::/64"), "Node.B")
     assert (node.name, node.given_name) == ("node.b", "Node.B")
+
+
+def test_a_free_subnet_is_found_past_a_large_one() -> None:
+    """At once: the large one has more parts of that length than can be looked at."""
+    (whole,) = subnet("fd00::/48")
+    taken = [each for text in ("fd00::/64", "fd00::/96", "fd00:0:0:1::1:0/120", "fd00:0:0:3::/120") for each in subnet(text)]
+    assert choose_subnets((120,), [whole], taken) == subnet("fd00:0:0:1::/120")
+    assert choose_subnets((64,), [whole], taken) == subnet("fd00:0:0:2::/64")
+    with pytest.raises(InvalidConfig, match="is free"):
+        choose_subnets((126,), [whole], [whole])
+
+
+def test_pods_have_addresses_of_their_nodes_subnet_alone() -> None:
+    """Whatever the length of its prefix: other nodes can have the rest of what OVN takes for a switch's prefix."""
+    for text in ("10.244.2.0/24,fd00:10:244:2::/64", "10.244.2.0/25,fd00:10:244:2:1::/80", "fd00:10:244::/60"):
+        node = LogicalNode("n2", "n2", subnet(text), "r", management=True, balancers=())
+        columns = by_key(node_rows(node))[RowKey(SWITCH, "n2")].columns
+        config = {key: value for key, value in columns["other_config"].items() if value is not None}
+        found = read_subnets(FoundSwitch("n2", config, columns["external_ids"]))
+        assert tuple(each.network for each in found) == node.subnets
 
 
 def test_keys_of_a_chassis() -> None:
