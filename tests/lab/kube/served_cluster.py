@@ -45,9 +45,9 @@ class ServedCluster(Started):
     def remove_pods(self, first: int, count: int) -> None:
         self._ask("remove_pods", first, count)
 
-    def notes(self) -> tuple[int, float]:
-        """How often a pod's status was written, and when the last time (time.monotonic)."""
-        found: tuple[int, float] = self._ask("notes")
+    def noted(self, first: int, count: int) -> tuple[int, float]:
+        """How many of the pods of these numbers have the annotation `ovn`, and when one got it last (time.monotonic)."""
+        found: tuple[int, float] = self._ask("noted", first, count)
         return found
 
     def annotations(self) -> dict[str, dict[str, str]]:
@@ -69,14 +69,14 @@ class _Pods:
 
     def __init__(self, api: ApiServer) -> None:
         self._api = api
-        self._written = 0
-        self._last = 0.0
+        self._noted: dict[str, float] = {}
         self._write = api.store.write
         api.store.write = self._count  # type: ignore[method-assign]
 
     def _count(self, *args: Any, **options: Any) -> dict[str, Any]:
         made = self._write(*args, **options)
-        self._written, self._last = self._written + 1, time.monotonic()
+        if "ovn" in made["metadata"].get("annotations", ()):
+            self._noted.setdefault(made["metadata"]["name"], time.monotonic())
         return made
 
     def add_nodes(self, count: int) -> None:
@@ -92,9 +92,11 @@ class _Pods:
     def remove_pods(self, first: int, count: int) -> None:
         for number in range(first, first + count):
             self._api.remove_pod("default", f"p{number}")
+            self._noted.pop(f"p{number}", None)
 
-    def notes(self) -> tuple[int, float]:
-        return self._written, self._last
+    def noted(self, first: int, count: int) -> tuple[int, float]:
+        moments = [self._noted[name] for name in map("p{}".format, range(first, first + count)) if name in self._noted]
+        return len(moments), max(moments, default=0.0)
 
     def annotations(self) -> dict[str, dict[str, str]]:
         with self._api.store.changed:
