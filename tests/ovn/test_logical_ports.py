@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.lab.ovn.central import CHASSIS, Ovn
+from tests.lab.ovn.central import CHASSIS, INTEGRATION, Ovn
 from tests.lab.switch.switch import Switch, wait_until
-
-INTEGRATION = "br-int"
 
 
 def test_the_integration_bridge_is_of_userspace(switch: Switch, ovn: Ovn) -> None:

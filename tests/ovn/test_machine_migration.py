@@ -19,7 +19,8 @@ from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.cluster_objects import node
 from tests.lab.kube.pods import Pod
 from tests.lab.node.node import Node, clean
-from tests.lab.ovn.two_chassis import INTEGRATION, MTU, NODES, Pinging, TwoChassis
+from tests.lab.ovn.central import INTEGRATION
+from tests.lab.ovn.two_chassis import MTU, NODES, Pinging, TwoChassis
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import wait_until
 from tests.lab.switch.veths import inside

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from tests.lab.network.gateways import kept
 from tests.lab.node.links import inside
 from tests.lab.node.node import Node
-from tests.lab.ovn.central import CHASSIS, Ovn
+from tests.lab.ovn.central import CHASSIS, INTEGRATION, Ovn
 from tests.lab.switch.switch import Switch, wait_until
 from tests.unit.cli.test_cli_streams import environ
 from userspace_cni.base.gateways import read_gateways
@@ -66,13 +66,13 @@ def test_from_nothing_to_packets(switch: Switch, ovn: Ovn, run: Run) -> None:
     assert (ids["system-id"], ids["ovn-nb"], ids["ovn-encap-csum"]) == (CHASSIS, ovn.remote("nb"), "false")
     assert json.loads(run(*here, "--json").stdout) == {"node": "n1", "changes": [], "external_ids": {}, "dry_run": False}
     run("init-node", "--no-chassis", "--node", "n2", "--subnet", "10.244.2.0/24")
-    wait_until(lambda: switch.bridge("br-int"), what="the controller has made the bridge")
+    wait_until(lambda: switch.bridge(INTEGRATION), what="the controller has made the bridge")
     for number, (name, (node, address)) in enumerate(PORTS.items()):
         mac = f"02:00:00:00:00:0{number}"
         ovn.nbctl("lsp-add", node, name, "--", "lsp-set-addresses", name, f"{mac} {address}")
         switch.vsctl(
             "add-port",
-            "br-int",
+            INTEGRATION,
             f"v{number}",
             "--",
             "set",
@@ -119,9 +119,9 @@ def test_the_nodes_own_port_reaches_routers(switch: Switch, ovn: Ovn, run: Run, 
     run("init-node", "--node", "n1", "--subnet", "10.244.1.0/24", "--encap-ip", "192.0.2.11")
     run("init-node", "--no-chassis", "--node", "n2", "--subnet", "10.244.2.0/24")
     (gateway,) = read_gateways(tomllib.loads((tmp_path / "config.toml").read_text())["gateway"], "the settings")
-    wait_until(lambda: switch.bridge("br-int"), what="the controller has made the bridge")
+    wait_until(lambda: switch.bridge(INTEGRATION), what="the controller has made the bridge")
     tunnel = ("set", "Interface", "ovn-n2-0", "type=geneve", "options:remote_ip=192.0.2.12", "options:key=flow")
-    switch.vsctl("add-port", "br-int", "ovn-n2-0", "--", *tunnel)
+    switch.vsctl("add-port", INTEGRATION, "ovn-n2-0", "--", *tunnel)
     with kept(node, switch.netns) as site:
         assert site.keep(gateway) == {"k8s-n1": ""}
         for address in ("10.244.1.1", "10.244.2.1"):

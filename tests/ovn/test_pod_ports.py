@@ -19,14 +19,14 @@ from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.pods import Pod
 from tests.lab.node.links import addresses, inside, links, pings
 from tests.lab.node.node import CONTAINER, Node
-from tests.lab.ovn.central import Ovn
+from tests.lab.ovn.central import INTEGRATION, Ovn
 from tests.lab.runtimes.runtime import Call, netns
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.ovn.port_rows import CLOSED
 
 EITHER = pytest.mark.parametrize("node", ["", "agent"], indirect=True, ids=["process", "agent"])
 KINDS = pytest.mark.parametrize("iftype", ["vhostuser", "veth"])
-BRIDGE, SWITCH = "br-int", "pods"
+SWITCH = "pods"
 OTHER = "b0" * 32
 WAITING = 12
 NUMBERS = count(1)
@@ -34,11 +34,11 @@ NUMBERS = count(1)
 
 @pytest.fixture
 def world(node: Node, ovn: Ovn, switch: Switch) -> Iterator[Node]:
-    """A node on a chassis of OVN, which has a logical switch for its pods. A test before may have deleted OVN's bridge."""
+    """A node on a chassis of OVN, which has a logical switch for its pods."""
     node.settings["USERSPACE_CNI_OVN_RUNDIR"] = ovn.rundir
     allow_unknown(node)
     ovn.nbctl("--may-exist", "ls-add", SWITCH)
-    wait_until(lambda: switch.bridge(BRIDGE), what="the controller has made its bridge")
+    wait_until(lambda: switch.bridge(INTEGRATION), what="the controller has made its bridge")
     yield node
     ovn.nbctl("--if-exists", "ls-del", SWITCH)
 
@@ -105,7 +105,7 @@ def test_a_port_that_ovn_knows(world: Node, sandbox: str, ovn: Ovn, iftype: str)
     assert run(world, "CHECK", {**network(iftype), "prevResult": result}, sandbox, pod).status == 0
     assert run(world, "DEL", network(iftype), sandbox, pod).status == 0
     assert ports_left(world) == []
-    assert switch_of(world).bridge(BRIDGE)["fail_mode"] == "secure"
+    assert switch_of(world).bridge(INTEGRATION)["fail_mode"] == "secure"
     wait_until(lambda: not is_up(ovn, name), what="the logical port is down")
 
 
@@ -347,7 +347,7 @@ def test_an_agent_that_dies_while_ovn_is_awaited(switch: Switch, sandbox: str, o
     """The next agent undoes the port, which was in the rows by then, and the next ADD has it."""
     pod = a_pod()
     ovn.nbctl("--may-exist", "ls-add", SWITCH)
-    wait_until(lambda: switch.bridge(BRIDGE), what="the controller has made its bridge")
+    wait_until(lambda: switch.bridge(INTEGRATION), what="the controller has made its bridge")
     with node_with_shim(switch) as node:
         node.settings["USERSPACE_CNI_OVN_RUNDIR"] = ovn.rundir
         allow_unknown(node)
@@ -423,7 +423,7 @@ def test_the_network_of_the_first_tools(world: Node, sandbox: str, ovn: Ovn) -> 
     pod = a_pod()
     add_logical(ovn, f"blue_{pod.name}", iface_id_ver=pod.uid)
     ipam = {"type": "host-local", "subnet": "192.168.9.0/24"}
-    settings = {"name": "net", "type": "ovn_cni", "bridge": BRIDGE, "isGateway": "true", "ipMasq": "false", "ipam": ipam}
+    settings = {"name": "net", "type": "ovn_cni", "bridge": INTEGRATION, "isGateway": "true", "ipMasq": "false", "ipam": ipam}
     with ApiServer() as api:
         world.settings["USERSPACE_CNI_KUBECONFIG"] = api.kubeconfig(world.directory)
         pod.create(api)

@@ -12,6 +12,7 @@ from tests.lab.ovn.started import Started
 from tests.lab.switch.switch import CTL_SECONDS, Switch, wait_until
 
 CHASSIS: Final = "lab"
+INTEGRATION: Final = "br-int"
 SCHEMAS: Final = Path("/usr/share/ovn")
 _DAEMON: Final = ("--detach", "--no-chdir", "-vconsole:off", "-vsyslog:off")
 _KEYS: Final = ("system-id", "ovn-remote", "ovn-encap-type", "ovn-encap-ip", "ovn-bridge-datapath-type")
@@ -42,9 +43,11 @@ class Ovn(Started):
         ids = [f'external_ids:{key}="{value}"' for key, value in zip(_KEYS, values, strict=True)]
         self._switch.vsctl("--no-wait", "set", "Open_vSwitch", ".", *ids)
         self._start("controller", "ovn-controller", self._switch.ovsdb)
+        self._switch.others.add(INTEGRATION)  # it takes seconds to connect to a bridge that was deleted under it and made anew
 
     def stop(self) -> None:
         """End what was started, the last first."""
+        self._switch.others.discard(INTEGRATION)
         while self._started:
             file = self._dir / f"{self._started.pop()}.pid"
             os.kill(int(file.read_text()), signal.SIGTERM)

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Final, Self
 
 from tests.lab.frames.taps import TapProcess
-from tests.lab.ovn.central import SCHEMAS
+from tests.lab.ovn.central import INTEGRATION, SCHEMAS
 from tests.lab.ovn.started import Started
 from tests.lab.processes import runs
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import CTL_SECONDS, Switch, wait_until
 from tests.lab.switch.veths import inside, veth
 
-INTEGRATION: Final = "br-int"
 NODES: Final = ("n1", "n2")
 LONGEST_GAP: Final = "longest gap in ms"
 """The end of the name of a test's property that the run prints."""

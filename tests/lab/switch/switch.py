@@ -82,6 +82,8 @@ class Switch:
         self._options = [] if huge else ["--no-huge"]
         self._environment = os.environ | (environment or {})
         self._statistics_ms = STATISTICS_MS
+        self.others: set[str] = set()
+        """Bridges of a program that lives on: `clear` leaves them, without their ports."""
 
     @property
     def ovsdb(self) -> str:
@@ -216,12 +218,16 @@ class Switch:
         return {"bridges": lines[len(tables) :], **marks}
 
     def clear(self) -> None:
-        """Remove all bridges and rows of QoS and Queue; ovs-vswitchd, if it runs, has then finished earlier work."""
+        """Remove all bridges but `others`, and rows of QoS and Queue. ovs-vswitchd, if it runs, has finished earlier work."""
         held = self.held()
         is_alive = self._pid_file("ovs-vswitchd").exists() and runs(self.vswitchd_pid)
         waiting = () if is_alive else ("--no-wait",)
         for bridge in held["bridges"]:
-            self.vsctl(*waiting, "--if-exists", "del-br", bridge)
+            if bridge in self.others:
+                for port in self.ports(bridge):
+                    self.vsctl(*waiting, "--if-exists", "del-port", port)
+            else:
+                self.vsctl(*waiting, "--if-exists", "del-br", bridge)
         if held["QoS"] or held["Queue"]:
             self.vsctl("--no-wait", "--all", "destroy", "QoS", "--", "--all", "destroy", "Queue")
         if is_alive:
