@@ -127,7 +127,8 @@ def machines(tmp_path: Path) -> Iterator[tuple[Machine, ...]]:
 def listing_of(shown: str, addresses: str) -> str:
     """What `ovn-nbctl show` says, in the order of names and with what differs from then as it was then.
 
-    A MAC is <MAC>; the port with these `addresses`, which the watcher chose, had "dynamic", by which OVN did.
+    A MAC is <MAC>; the port with these `addresses`, which the watcher chose, had "dynamic", by which OVN did. Newer OVN also
+    shows the link-local addresses of routers' ports.
     """
     found: dict[str, dict[str, list[str]]] = {}
     for line in shown.splitlines():
@@ -135,7 +136,7 @@ def listing_of(shown: str, addresses: str) -> str:
             ports = found.setdefault(re.sub(r"^(\w+) \S+ (\(\S+\)).*", r"\1 \2", line), {})
         elif line.startswith("    port "):
             rows = ports.setdefault(line, [])
-        else:
+        elif not line.lstrip().startswith("ipv6-lla:"):
             rows.append(line)
     text = "\n".join(
         "\n".join([thing, *("\n".join([port, *ports[port]]) for port in sorted(ports))])
