@@ -16,6 +16,7 @@ from tests.lab.frames.exchanges import transfer
 from tests.lab.frames.taps import echoes
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.cluster_objects import node
+from tests.lab.ovn.central import version
 from tests.lab.ovn.two_chassis import LONGEST_GAP, NODES, Pinging, TwoChassis
 from tests.lab.switch.switch import wait_until
 from tests.lab.switch.veths import inside
@@ -29,6 +30,7 @@ from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.pod_requests import Clients
 
 WATCHED = WatchTimes(page=100, back_off=BackOff(0.005, 0.02), confirm_s=0)
+CLEANUP = "ovn-cleanup-on-exit"
 Record = Callable[[str, object], None]
 KINDS = (("n1", True), ("n1", False), ("n2", True), ("n2", False))
 """Of each node a pod with a vhost-user port and one with a veth."""
@@ -152,12 +154,19 @@ def test_a_daemon_is_killed_under_traffic(world: World, name: str, record_proper
         world.ovn.start(name)
 
 
-@pytest.mark.parametrize("option", ["--restart", ""])
-def test_a_controller_ends_in_good_order_under_traffic(world: World, option: str, record_property: Record) -> None:
-    """Without the option it also takes its chassis away, and comes back as if it were new."""
-    with pinged(world, f"n1 exit {option}".strip(), record_property):
-        world.ovn.leave("n1", *option.split())
+@pytest.mark.parametrize("way", ["--restart", "", f"{CLEANUP}=false"])
+def test_a_controller_ends_in_good_order_under_traffic(world: World, way: str, record_property: Record) -> None:
+    """It takes its chassis away, unless the option, or from OVN 25.09 on the setting, says that it stays."""
+    switch = world.ovn.switches["n1"]
+    if CLEANUP in way:
+        switch.vsctl("--no-wait", "set", "Open_vSwitch", ".", f"external_ids:{way}")
+        world.ovn.nbctl("--wait=hv", "sync")  # the controller has seen it
+    with pinged(world, f"n1 exit {way}".strip(), record_property):
+        world.ovn.leave("n1", *([way] if way.startswith("--") else []))
+        left = world.ovn.chassis()
         world.ovn.start("n1")
+    switch.vsctl("--no-wait", "remove", "Open_vSwitch", ".", "external_ids", CLEANUP)
+    assert ("n1" in left) is (way == "--restart" or (CLEANUP in way and version() >= "25.09"))
 
 
 def test_a_switch_is_killed_under_traffic(world: World, record_property: Record) -> None:

@@ -18,6 +18,12 @@ _DAEMON: Final = ("--detach", "--no-chdir", "-vconsole:off", "-vsyslog:off")
 _KEYS: Final = ("system-id", "ovn-remote", "ovn-encap-type", "ovn-encap-ip", "ovn-bridge-datapath-type")
 
 
+def version() -> str:
+    """OVN's version, as ovn-controller prints it: 23.03.1."""
+    told = subprocess.run(["ovn-controller", "--version"], capture_output=True, text=True, check=True).stdout
+    return told.splitlines()[0].split()[-1]
+
+
 class Ovn(Started):
     """OVN below `directory`, whose path is short, with `switch` as its only chassis; entering it starts it."""
 

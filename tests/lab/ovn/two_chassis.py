@@ -59,7 +59,7 @@ class TwoChassis(Started):
         veth(one, _NIC, other, _NIC)
         for number, node in enumerate(NODES, 1):
             self._join_underlay(node, f"10.99.0.{number}", f"0a:99:00:00:00:0{number}")
-        wait_until(lambda: len(self.sbctl("--bare", "--columns=name", "list", "Chassis").split()) == len(NODES), what="chassis")
+        wait_until(lambda: self.chassis() == set(NODES), what="chassis")
 
     def stop(self) -> None:
         """End what runs, the last first."""
@@ -84,6 +84,10 @@ class TwoChassis(Started):
 
     def sbctl(self, *args: str) -> str:
         return self._run("ovn-sbctl", f"--db={self.remote('sb')}", f"--timeout={CTL_SECONDS}", *args)
+
+    def chassis(self) -> set[str]:
+        """The names of the chassis that the southbound database has."""
+        return set(self.sbctl("--bare", "--columns=name", "list", "Chassis").split())
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         """End a daemon: "nb", "sb", "northd", or the controller of a node by its name; nothing when it does not run."""
