@@ -115,6 +115,10 @@ class AddressBook:
         """The switch in whose subnets all these addresses are; "" for none."""
         return next((name for name in self._pools if addresses and self.fits(name, addresses)), "")
 
+    def has(self, port: str, address: Interface) -> bool:
+        """Whether the address is the port's, or held for it."""
+        return self._taken.get(_number(address)) == port
+
     def claim(
         self, port: str, addresses: Iterable[Interface | Address], *, also_held: bool = False, also_others: bool = False
     ) -> str:

@@ -18,7 +18,7 @@ from typing import Final
 from userspace_cni.base.logical_ports import NODE_SWITCH, names_of_nodes
 from userspace_cni.base.notices import Recipient
 from userspace_cni.base.subnets import Address
-from userspace_cni.ovn.address_book import AddressBook, SwitchSubnet
+from userspace_cni.ovn.address_book import AddressBook, Interface, SwitchSubnet
 from userspace_cni.ovn.claimed_addresses import (
     confirms,
     is_one_of_each,
@@ -384,7 +384,10 @@ class PodPorts:
         if given is not None:
             self._doubt(name, given)
         elif read_claimed_lease(first) is not None and self._leased(name, first) is None:
-            return f"an address or the MAC that is leased to logical port {name} is another port's, or its router's"
+            return (
+                f"what is leased to logical port {name} cannot be its: an address or the MAC is another port's, a router's or "
+                "another switch's, or two addresses of one family are its own switch's"
+            )
         basis = (found, given, *claimants)
         if given is None or not _are_same(self._clean.get(name), basis):
             is_adopted = found is not None and found.is_as_adopted(first.pod.owner_uid)
@@ -452,10 +455,19 @@ class PodPorts:
     def _leased(self, name: str, claimant: Claimant) -> PortAddresses | None:
         """What the network's IPAM plugin has leased; None while that is not known, and for addresses that are not to be known."""
         has, switch = read_claimed_lease(claimant), self._switch_of(claimant)
-        if has is None or any(ip.ip == each.gateway for ip in has.ips for each in self._subnets(switch)):
+        if has is None or not self._can_be_leased(name, switch, has.ips):
             return None
         is_taken = self._book.claim(name, has.ips, also_held=True) or not self._book.claim_macs(name, switch, [has.mac])
         return None if is_taken else has
+
+    def _can_be_leased(self, name: str, switch: str, ips: tuple[Interface, ...]) -> bool:
+        """Whether a plugin can have leased these to a port of the switch: of its subnets one of each family, and none of another
+        switch's, which the port has not had before. A pod's author could write all addresses of another node's pods."""
+        subnets = self._subnets(switch)
+        own = tuple(ip for ip in ips if any(ip.ip in each.network for each in subnets))
+        others = [ip for ip in ips if ip not in own and self._book.switch_of([ip])]
+        is_routers = any(ip.ip == each.gateway for ip in own for each in subnets)
+        return is_one_of_each(own) and not is_routers and all(self._book.has(name, ip) for ip in others)
 
     def _take_row(self, name: str, found: FoundLogicalPort) -> None:
         """What a row has that is not to be changed, or not yet, is its own."""

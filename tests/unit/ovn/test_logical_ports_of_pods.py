@@ -502,13 +502,13 @@ def test_a_definition_without_a_config(spec: object) -> None:
 LEASES = {"default/red-nad": keep_network(a_network(ipam={"type": "host-local"}))}
 
 
-def leased(name: str, ip: str, mac: str = "02:00:00:00:00:05") -> dict[str, Any]:
+def leased(name: str, *ips: str, mac: str = "02:00:00:00:00:05") -> dict[str, Any]:
     """A pod whose network-status says this lease: Multus has written it, or the pod's author."""
     pod = a_pod(name)
     pod["metadata"]["annotations"] = {
         "k8s.v1.cni.cncf.io/networks": "red-nad",
         "v1.multus-cni.io/default-network": "red-nad",
-        "k8s.v1.cni.cncf.io/network-status": json.dumps([{"interface": "eth0", "ips": [ip], "mac": mac}]),
+        "k8s.v1.cni.cncf.io/network-status": json.dumps([{"interface": "eth0", "ips": ips, "mac": mac}]),
     }
     return pod
 
@@ -534,11 +534,45 @@ def test_a_lease_takes_nothing_from_others(ip: str, mac: str, restarted: bool) -
     world.settled()
     rows = dict(world.rows)
     assert rows["default_evil"].addresses == ("02:00:00:00:00:05 10.9.0.5",)
-    world.add(leased("evil", ip, mac))
+    world.add(leased("evil", ip, mac=mac))
     if restarted:
         world.restart()
     world.settled()
     assert world.rows == rows
+
+
+@pytest.mark.parametrize("ips", [["192.168.2.9"], ["10.9.0.5", "192.168.2.9"], ["192.168.1.8", "192.168.1.9"]])
+def test_a_lease_takes_no_addresses_of_other_nodes(ips: list[str]) -> None:
+    """Nor several of its own: what Multus notes is bounded by its size alone, and its author could empty a node's subnet."""
+    world = World(facts=LogicalFacts(NODES, LEASES, SWITCHES))
+    world.add(leased("evil", *ips))
+    assert "another switch's" in world.settled().lacking["default_evil"]
+    assert "default_evil" not in world.rows
+    world.add(leased("evil", ips[0]), leased("both", "192.168.1.7", "10.9.0.6", "10.9.0.7", mac="02:00:00:00:00:07"))
+    world.settled()
+    assert world.rows["default_both"].addresses == ("02:00:00:00:00:07 192.168.1.7 10.9.0.6 10.9.0.7",)
+
+
+def test_a_lease_stays_where_a_vm_migrates_to() -> None:
+    """Though it is of the switch of the node where the VM was, also for the next controller."""
+    world = World(facts=LogicalFacts(NODES, LEASES, SWITCHES))
+
+    def launch(name: str, node: str) -> None:
+        launcher = leased(name, "192.168.1.7")
+        launcher["metadata"]["annotations"]["kubevirt.io/domain"] = "vm"
+        launcher["metadata"]["labels"] = {"kubevirt.io/created-by": "uid-vm"}
+        launcher["spec"]["nodeName"] = node
+        world.add(launcher)
+
+    launch("virt-launcher-vm-aaaaa", "n1")
+    world.settled()
+    launch("virt-launcher-vm-bbbbb", "n2")
+    world.settled()
+    del world.raw["default/virt-launcher-vm-aaaaa"]
+    for _ in range(2):
+        world.settled()
+        assert world.rows["default_vm"].addresses == ("02:00:00:00:00:05 192.168.1.7",)
+        world.restart()
 
 
 def test_what_a_refused_port_has_is_no_other_pods() -> None:
