@@ -1760,9 +1760,9 @@ int main(int count, char **arguments)
 		return fail(ERROR_ENVIRONMENT, note(&what, "CNI_COMMAND is '%.*s': not a verb", SHOWN_MAX, command),
 			    "it must be one of ADD, DEL, CHECK, GC, STATUS, VERSION");
 	if (verb == VERSION) {
-		const char *answer = versions(count ? arguments[0] : "");
+		const char *known = versions(count ? arguments[0] : "");
 
-		return write_out(STDOUT_FILENO, answer, strlen(answer), DEADLINE_MS) ? 1 : 0;
+		return write_out(STDOUT_FILENO, known, strlen(known), DEADLINE_MS) ? 1 : 0;
 	}
 	if (*value_of("USERSPACE_CNI_DELEGATED"))
 		return fail(ERROR_CONFIG, "the network's 'ipam.type' leads back to this plugin",
