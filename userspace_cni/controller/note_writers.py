@@ -24,8 +24,8 @@ from userspace_cni.kube.resources import PODS
 from userspace_cni.ovn.cluster_pods import ClusterPod
 from userspace_cni.ovn.pod_notes import AddressNote
 
-WRITERS: Final = 16
-"""A request waits some milliseconds for its answer, mostly."""
+WRITERS: Final = 8
+"""A request waits some milliseconds for its answer, mostly. A session keeps ten connections open."""
 RETRIES: Final = BackOff(1.0, 60.0)
 """Of one pod's note."""
 _RETRY_APART_S: Final = 0.05

@@ -92,7 +92,7 @@ class PodPortKeeper(Supervisor):
         )
         self._refused = PortNews(ANNOTATIONS_REFUSED, "pods do not get their addresses: ", self._tell)
         listener = NoteListener(lambda outcome: metrics.count_write("pods", outcome), self._tell_refused)
-        self._notes = NoteWriters(Objects(session), lambda: self.rounds.may_write, listener)
+        self._notes = NoteWriters(Objects(session.for_own_threads()), lambda: self.rounds.may_write, listener)
         self.rounds = PortRounds((task.remote, task.tls), self._sources, self._notes, leading, task.rules, times)
         self.rounds.on_news = self._tell
         self._events: Events | None = None

@@ -141,6 +141,16 @@ class ApiSession:
         self._connection: _ApiConnection | None = None
         self._loading: _AbandonableCall[_ApiConnection] | None = None
         self._loading_of: Signature = ()
+        self._abandons = True
+
+    def for_own_threads(self) -> ApiSession:
+        """Another session of this account, for threads that do nothing else: a request is made by the thread that asks.
+
+        That saves a thread for each request. A name that is not resolved holds its thread up longer than the deadline.
+        """
+        session = ApiSession(self._kubeconfig, self._service_account)
+        session._abandons = False
+        return session
 
     @property
     def account(self) -> str:
@@ -188,9 +198,10 @@ class ApiSession:
         self, connection: _ApiConnection, what: str, deadline: Deadline, ask: Callable[[_ApiConnection, Deadline], R]
     ) -> R:
         limit = deadline.within(REQUEST_LIMIT_S)
-        call = _AbandonableCall(lambda: ask(connection, limit))
         try:
-            return call.outcome(what, limit, f"with {self.account}")
+            if not self._abandons:
+                return ask(connection, limit)
+            return _AbandonableCall(lambda: ask(connection, limit)).outcome(what, limit, f"with {self.account}")
         except _TlsFailed as error:
             self._forget(connection)
             raise Unavailable(f"{what}: TLS with the API server failed: {error}", f"with {self.account}") from None

@@ -506,3 +506,21 @@ def test_a_pod_is_read_all_the_same_when_a_thread_was_missing(client: KubeClient
     """A request is tried again within its deadline when no thread could be started for it."""
     with scarce(1, RuntimeError("can't start new thread"), frozenset({"_start_new_thread"})):
         assert read(client).uid == "u1"
+
+
+def test_a_session_for_own_threads_starts_none(api: ApiServer, tmp_path: Path) -> None:
+    """A request is made by the thread that asks, within its deadline all the same."""
+    session = KubeClient(api.kubeconfig(tmp_path)).session.for_own_threads()
+    path = "/api/v1/namespaces/default/pods/app"
+    assert session.request("GET", path, Deadline.after(10)).body["metadata"]["uid"] == "u1"
+    before = threading.active_count()
+    started: list[str] = []
+    threading.setprofile(lambda *_: started.append(threading.current_thread().name))
+    try:
+        assert session.request("GET", path, Deadline.after(10)).status == 200
+    finally:
+        threading.setprofile(None)
+    assert (threading.active_count(), "api-server" in started) == (before, False)
+    api.faults.append(Fault("GET", hang=FOR_EVER_S))
+    with pytest.raises(Unavailable, match="no answer in time"):
+        session.request("GET", path, Deadline.after(0.3))
