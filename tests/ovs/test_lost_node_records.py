@@ -221,7 +221,7 @@ def test_the_spec_names_another_nic_by_now(wire: Wire, site: KeptNode, switch: S
 def test_an_older_record_is_back(wire: Wire, site: KeptNode, switch: Switch) -> None:
     """A state directory from a backup names one of two uplinks: the other is found by its rows."""
     with wired(switch.netns, (f"{OTHER}/24",), ("198.51.100.1/24",), nic=OTHER_NIC, beyond="out1"):
-        second = replace(MOVED, name="net2", interface=OTHER_NIC)
+        second = replace(MOVED, name="net2", bridge="br-net2", interface=OTHER_NIC)
         site.met(MOVED, second)
         next((site.directory / "state" / "node").glob("*net2.json")).unlink()
         site.met(MOVED)
