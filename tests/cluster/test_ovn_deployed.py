@@ -15,7 +15,7 @@ from tests.lab.cluster.cluster import AGENT, NAMESPACE, Cluster
 from tests.lab.cluster.control import NODE_NAME
 from tests.lab.cluster.machine import MachineError
 from tests.lab.cluster.node import ADDRESS
-from tests.lab.cluster.pods import pod
+from tests.lab.cluster.pods import pod, with_the_machine
 from tests.lab.kube.definitions import multus_definition
 from tests.lab.runtimes import ovn_image
 from userspace_cni.base.whereabouts import CONFIG_FILE
@@ -72,6 +72,7 @@ def rolled_out(cluster: Cluster, workload: str) -> None:
 
 def remove(cluster: Cluster) -> None:
     """Take the overlay away, but for the agents, and what OVN has on the node."""
+    cluster.delete("deployments,replicasets", "--all", "--cascade=orphan")
     cluster.end_pods()
     cluster.wait(lambda: not cluster.node.ports(), "no port of a pod")
     config = cluster.path(CONFIG_FILE)
@@ -94,8 +95,8 @@ def answers(cluster: Cluster, address: str) -> bool:
 
 
 def test_from_nothing_to_pods(ovn: Cluster) -> None:
-    """The node is OVN's, without a finding; pods of the example's network get addresses from the controller, and the node's own
-    port, which the agent made, reaches them; also after OVN's pods have been made anew."""
+    """The node is OVN's, without a finding; pods of the examples' networks get addresses from the controller, and the node's own
+    port, which the agent made, reaches them, with veths and with DPDK; also after OVN's pods have been made anew."""
     found = json.loads(ovn.agent("ovn", "check", "--json"))["findings"]
     assert [each for each in found if each["severity"] != "note"] == []
     [chassis] = json.loads(ovn.agent("ovn", "status", "--json"))["chassis"]
@@ -117,3 +118,17 @@ def test_from_nothing_to_pods(ovn: Cluster) -> None:
     assert answers(ovn, addresses[0].partition("/")[0])
     ovn.apply(pod("three", annotations={NETWORKS: "ovn-veth"}))
     ovn.wait_running("three")
+    ovn.end_pods()
+    ovn.wait(lambda: not ovn.node.ports(), "no port of a pod")
+    networks, deployment = read(EXAMPLES / "ovn-dpdk.yaml")
+    [definition, _] = yaml.safe_load_all((EXAMPLES / "ovn-dpdk.yaml").read_text())
+    template = deployment["spec"]["template"]
+    template["metadata"]["annotations"][NETWORKS] = definition["metadata"]["name"]
+    with_the_machine(template["spec"])
+    ovn.apply(definition)
+    ovn.join(*networks)
+    ovn.apply(deployment)
+    [name] = ovn.wait(lambda: [each["metadata"]["name"] for each in ovn.pods("app=ovn-dpdk")], "the Deployment's pod")
+    ovn.wait_running(name)
+    address = json.loads(ovn.pod(name)["metadata"]["annotations"]["ovn"])["ip_address"].partition("/")[0]
+    ovn.wait(lambda: answers(ovn, address), "the DPDK application answers the node")
