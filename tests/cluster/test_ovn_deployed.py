@@ -70,6 +70,19 @@ def rolled_out(cluster: Cluster, workload: str) -> None:
         raise AssertionError("\n".join([str(error), *told])) from error
 
 
+def ended(cluster: Cluster) -> dict[str, str]:
+    """The containers of the overlay that have ended once, each with the end of what it said."""
+    pods = json.loads(cluster.kubectl("-n", NAMESPACE, "get", "pods", "-o", "json"))["items"]
+    states = [(each["metadata"]["name"], state) for each in pods for state in each["status"].get("containerStatuses", ())]
+    return {
+        f"{name} {state['name']}": cluster.kubectl("-n", NAMESPACE, "logs", name, "--container", state["name"], "--previous")[
+            -3000:
+        ]
+        for name, state in states
+        if state["restartCount"]
+    }
+
+
 def remove(cluster: Cluster) -> None:
     """Take the overlay away, but for the agents, and what OVN has on the node."""
     cluster.delete("deployments,replicasets", "--all", "--cascade=orphan")
@@ -77,7 +90,8 @@ def remove(cluster: Cluster) -> None:
     cluster.wait(lambda: not cluster.node.ports(), "no port of a pod")
     config = cluster.path(CONFIG_FILE)
     if config.exists():
-        config.write_text("")  # the agent undoes the node's own port
+        config.write_text("")  # an agent that starts undoes the node's own port
+        cluster.roll_out()
         cluster.wait(lambda: NODE_PORT not in {row["name"] for row in cluster.switch.rows("Interface")}, "the node's port gone")
     cluster.kubectl("-n", NAMESPACE, "delete", *WORKLOADS, "--ignore-not-found")
     cluster.kubectl("delete", "-k", str(OVERLAYS / "logical-ports"), "--ignore-not-found", "--wait=false")
@@ -99,6 +113,7 @@ def test_from_nothing_to_pods(ovn: Cluster) -> None:
     port, which the agent made, reaches them, with veths and with DPDK; also after OVN's pods have been made anew."""
     found = json.loads(ovn.agent("ovn", "check", "--json"))["findings"]
     assert [each for each in found if each["severity"] != "note"] == []
+    assert ended(ovn) == {}
     [chassis] = json.loads(ovn.agent("ovn", "status", "--json"))["chassis"]
     assert (chassis["hostname"], chassis["tunnels"]) == (NODE_NAME, [["geneve", ADDRESS]])
     networks, _ = read(EXAMPLES / "ovn-veth.yaml")
