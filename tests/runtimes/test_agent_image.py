@@ -6,7 +6,6 @@ Programs in the image see only its own files, none of the checkout and no packag
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -24,8 +23,8 @@ from tests.lab.node.links import addresses, guards, host_ends, links
 from tests.lab.node.node import CONTAINER, clean, mounts_below
 from tests.lab.runtimes import agent_image, image_base, image_inside
 from tests.lab.runtimes.agent_image import IMAGE
-from tests.lab.runtimes.containerd_host import mount_points, remove_cgroup
-from tests.lab.runtimes.podman import Storage
+from tests.lab.runtimes.containerd_host import remove_cgroup
+from tests.lab.runtimes.podman import Storage, own_storage
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import Switch, wait_until
 
@@ -43,15 +42,9 @@ PORT = f"{CONTAINER[:12]}-net1"
 @pytest.fixture(scope="module")
 def images(machine_as_it_was: None) -> Iterator[Storage]:
     archive = agent_image.archive()
-    with TemporaryDirectory(prefix="uc-images-", dir="/var/tmp") as directory:
-        top = Path(directory)
-        with Storage(top / "podman") as podman:
-            try:
-                podman.call("load", f"--input={archive}")
-                yield podman
-            finally:
-                for point in mount_points(top):
-                    subprocess.run(["umount", "--lazy", point], check=True)
+    with own_storage() as (podman, _):
+        podman.call("load", f"--input={archive}")
+        yield podman
 
 
 class Pod:

@@ -14,8 +14,8 @@ import pytest
 
 from tests.lab.ovn.contained import ADDRESSES, DATABASES, NODE, ContainedOvn
 from tests.lab.runtimes import ovn_image
-from tests.lab.runtimes.containerd_host import mount_points, remove_cgroup
-from tests.lab.runtimes.podman import PodmanError, Storage
+from tests.lab.runtimes.containerd_host import remove_cgroup
+from tests.lab.runtimes.podman import PodmanError, Storage, own_storage
 from tests.lab.switch.switch import Switch, wait_until
 
 pytestmark = pytest.mark.timeout(900)  # the first run on a machine makes a Debian
@@ -26,15 +26,9 @@ CHASSIS_KEYS = ("system-id", "hostname", "ovn-remote", "ovn-encap-type", "ovn-en
 @pytest.fixture(scope="module")
 def images(machine_as_it_was: None) -> Iterator[Storage]:
     archive = ovn_image.archive()
-    with TemporaryDirectory(prefix="uc-images-", dir="/var/tmp") as directory:
-        top = Path(directory)
-        with Storage(top / "podman") as podman:
-            try:
-                podman.call("load", f"--input={archive}")
-                yield podman
-            finally:
-                for point in mount_points(top):
-                    subprocess.run(["umount", "--lazy", point], check=True)
+    with own_storage() as (podman, _):
+        podman.call("load", f"--input={archive}")
+        yield podman
 
 
 @pytest.fixture

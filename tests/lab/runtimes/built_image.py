@@ -6,17 +6,14 @@ The base is a Debian made by `image_base`.
 from __future__ import annotations
 
 import hashlib
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from tests.lab.guests.roots import kept
 from tests.lab.runtimes import image_base
-from tests.lab.runtimes.containerd_host import mount_points
 from tests.lab.runtimes.dockerfile import ROOT, copied_files
-from tests.lab.runtimes.podman import Storage
+from tests.lab.runtimes.podman import own_storage
 
 _BASE: Final = "localhost/userspace-cni-base:1"
 _BUILD_S: Final = 600.0
@@ -39,18 +36,12 @@ class BuiltImage:
         return kept(self.kept_as, (self._digest(), str(base), self.name), self._make, _FORMER) / _ARCHIVE
 
     def _make(self, part: Path) -> None:
-        with TemporaryDirectory(prefix="uc-images-", dir="/var/tmp") as directory:
-            top = Path(directory)
-            with Storage(top / "podman") as podman:
-                try:
-                    podman.call("import", str(image_base.archive()), _BASE)
-                    options = ["--isolation=chroot", "--network=host", "--layers=false", "--jobs=2", "--timestamp=315532800"]
-                    what = [f"--build-arg=BASE={_BASE}", f"--file={self.dockerfile}", f"--tag={self.name}", str(ROOT)]
-                    podman.call("build", *options, *image_base.way_out(top), *what, seconds=_BUILD_S)
-                    podman.call("save", f"--output={part / _ARCHIVE}", self.name)
-                finally:
-                    for point in mount_points(top):
-                        subprocess.run(["umount", "--lazy", point], check=True)
+        with own_storage() as (podman, directory):
+            podman.call("import", str(image_base.archive()), _BASE)
+            options = ["--isolation=chroot", "--network=host", "--layers=false", "--jobs=2", "--timestamp=315532800"]
+            what = [f"--build-arg=BASE={_BASE}", f"--file={self.dockerfile}", f"--tag={self.name}", str(ROOT)]
+            podman.call("build", *options, *image_base.way_out(directory), *what, seconds=_BUILD_S)
+            podman.call("save", f"--output={part / _ARCHIVE}", self.name)
 
     def _digest(self) -> str:
         """Of the Dockerfile and every file that it copies, with its name and mode."""

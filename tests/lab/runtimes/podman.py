@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self
 
@@ -84,6 +85,17 @@ class Storage:
         top = str(self.directory)
         proxies = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
         return {"PATH": _PATH, "CONTAINERS_CONF": f"{top}/containers.conf", "HOME": top, "TMPDIR": top, **proxies}
+
+
+@contextmanager
+def own_storage() -> Iterator[tuple[Storage, Path]]:
+    """podman without plugins, and the directory with its files; its containers, images and mounts are removed at the end."""
+    with TemporaryDirectory(prefix="uc-images-", dir="/var/tmp") as directory, Storage(Path(directory) / "podman") as podman:
+        try:
+            yield podman, Path(directory)
+        finally:
+            for point in mount_points(Path(directory)):
+                subprocess.run(["umount", "--lazy", point], check=True)
 
 
 class Podman(Storage):

@@ -62,6 +62,7 @@ COPIES: Final = {
     "tests/lab/hardware/snapshot.py": IN_THE_GUEST,
     "tests/lab/guests/sidecar_image.py": ("kubevirt/", "userspace_cni/pod/"),
     "tests/lab/runtimes/agent_image.py": IN_THE_CLUSTER,
+    "tests/lab/runtimes/ovn_image.py": ("deploy/images/ovn.Dockerfile", "deploy/cluster/overlays/ovn"),
 }
 """Module of the lab that makes an image -> changes for which its users are
 chosen: a copy that runs in an image records nothing.

@@ -126,6 +126,7 @@ class Bed:
 
 BEDS: Final = (
     Bed("the agent's image, from a minimal Debian 12", "tests.lab.runtimes.agent_image", "cluster"),
+    Bed("the image of OVN, from the same", "tests.lab.runtimes.ovn_image", "cluster"),
     Bed("Kubernetes from Debian's source", "tests.lab.cluster.binaries", "cluster"),
     Bed("Debian 13's containerd, and cnitool from its source", "tests.lab.lanes.callers", "cluster"),
     Bed("Debian 13's QEMU and libvirt, beside this machine's own", "tests.lab.guests.trixie", "kubevirt"),
