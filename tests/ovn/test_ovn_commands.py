@@ -15,6 +15,7 @@ from tests.unit.cli.test_cli_streams import environ
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.cli.main import userspace_cni
+from userspace_cni.ovn.free_subnets import AskedFree
 from userspace_cni.ovn.northbound import NorthboundClient, northbound_client
 from userspace_cni.ovn.setting_up import AskedNode, WriteMode, init_node
 from userspace_cni.ovn.topology_values import subnets_of
@@ -96,7 +97,7 @@ def test_two_nodes_at_once_get_different_free_subnets(database: NorthboundDataba
     def init(client: NorthboundClient, barrier: threading.Barrier, name: str) -> None:
         client.connect(Deadline.after(60))
         barrier.wait(60)
-        node, _ = init_node(client, AskedNode(name, (), lengths=(24, 64)), WriteMode(Deadline.after(60)))
+        node, _ = init_node(client, AskedNode(name, (), free=AskedFree((24, 64))), WriteMode(Deadline.after(60)))
         found.append(str(node.subnets[0]))
 
     for number in range(10):

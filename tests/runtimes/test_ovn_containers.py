@@ -93,8 +93,13 @@ def test_a_cluster_is_made_once(ovn: ContainedOvn) -> None:
 
 
 @pytest.mark.parametrize("ovn", [1], indirect=True)
-def test_a_node_without_a_place_in_the_cluster_is_named(ovn: ContainedOvn) -> None:
-    """A pod of the databases on a node whose address no member has ends at once, and says what to do."""
+def test_a_node_that_cannot_have_a_member_is_told(ovn: ContainedOvn, tmp_path: Path) -> None:
+    """One whose address no member has, and one with the database of a package: the container ends, and says what to do."""
+    ovn.file(FIRST, "nb").parent.mkdir(parents=True)
+    (tmp_path / "nb.ovsschema").write_text(ovn.schema_file("nb"))
+    subprocess.run(["ovsdb-tool", "create", ovn.file(FIRST, "nb"), tmp_path / "nb.ovsschema"], check=True)
+    with pytest.raises(PodmanError, match="is a server's alone, as a package makes it"):
+        ovn.run_to_end(f"nb@{FIRST}")
     with pytest.raises(PodmanError, match=rf"this machine's address is {SECOND}, and the members are tcp:{FIRST}:6641: label"):
         ovn.run_to_end(f"nb@{SECOND}")
 

@@ -1,9 +1,13 @@
-"""A subnet for a node that has none: the first part of the cluster's, of the length that was asked for, that is free. Pure."""
+"""A subnet for a node that has none: the first part of the cluster's, of the length that was asked for, that is free. Pure.
+
+A node whose rows were lost gets its former one again, because its pods live with addresses of it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from userspace_cni.base.errors import InvalidConfig, quote
@@ -14,6 +18,14 @@ _SPARE: Final = 2
 """Bits that a subnet has to have for machines."""
 
 
+@dataclass(frozen=True)
+class AskedFree:
+    """`lengths`: of the prefixes, one for each of the cluster's subnets. `former`: what the node had, as far as it knows."""
+
+    lengths: tuple[int, ...]
+    former: tuple[Subnet, ...] = ()
+
+
 def read_lengths(text: str, what: str) -> tuple[int, ...]:
     """The lengths of prefixes in /24 or /24,/64, in the order of the cluster's subnets. Raises InvalidConfig naming `what`."""
     if not (match := _LENGTHS.fullmatch(text.strip())):
@@ -21,13 +33,27 @@ def read_lengths(text: str, what: str) -> tuple[int, ...]:
     return tuple(int(each) for each in match.groups() if each)
 
 
-def choose_subnets(lengths: Sequence[int], cluster: Sequence[Subnet], taken: Sequence[Subnet]) -> tuple[Subnet, ...]:
-    """The first free subnet of each of the cluster's. Raises InvalidConfig where there is none, or that length cannot be."""
-    asked = ",".join(f"/{each}" for each in lengths)
-    if len(lengths) != len(cluster):
+def choose_subnets(asked: AskedFree, cluster: Sequence[Subnet], taken: Sequence[Subnet]) -> tuple[Subnet, ...]:
+    """The former subnets where they are free, else the first free one of each of the cluster's.
+
+    Raises InvalidConfig where there is none, or that length cannot be.
+    """
+    lengths = ",".join(f"/{each}" for each in asked.lengths)
+    if len(asked.lengths) != len(cluster):
         subnets = " and ".join(map(str, cluster)) or "no subnet in the database"
-        raise InvalidConfig(f"--subnet is {asked}, and the cluster has {subnets}", "give one length for each")
-    return tuple(_first_free(length, whole, taken) for length, whole in zip(lengths, cluster, strict=True))
+        raise InvalidConfig(f"--subnet is {lengths}, and the cluster has {subnets}", "give one length for each")
+    fits = len(asked.former) == len(cluster) and all(map(_is_part, asked.former, cluster))
+    if fits and all(_is_free(each, taken) for each in asked.former):
+        return asked.former
+    return tuple(_first_free(length, whole, taken) for length, whole in zip(asked.lengths, cluster, strict=True))
+
+
+def _is_part(subnet: Subnet, whole: Subnet) -> bool:
+    return subnet.version == whole.version and subnet != whole and subnet.subnet_of(whole)  # type: ignore[arg-type]
+
+
+def _is_free(subnet: Subnet, taken: Sequence[Subnet]) -> bool:
+    return not any(subnet.version == each.version and subnet.overlaps(each) for each in taken)
 
 
 def _first_free(length: int, whole: Subnet, taken: Sequence[Subnet]) -> Subnet:

@@ -5,10 +5,20 @@ The agent makes it and keeps it, as every gateway: after a boot, and after the p
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from ipaddress import ip_interface
 from typing import Final
 
-from userspace_cni.base.gateways import LINK_MAX
-from userspace_cni.ovn.topology import LogicalNode, mac_of, management_address, management_port, router_address, with_length
+from userspace_cni.base.gateways import LINK_MAX, Gateway
+from userspace_cni.ovn.topology import (
+    LogicalNode,
+    Subnet,
+    mac_of,
+    management_address,
+    management_port,
+    router_address,
+    with_length,
+)
 
 
 def management_link(node: str) -> str:
@@ -36,6 +46,13 @@ def management_table(node: LogicalNode, bridge: str) -> str:
         *([f"routes = [{', '.join(routes)}]"] if routes else []),
     )
     return "".join(f"{line}\n" for line in lines)
+
+
+def read_former_subnets(gateways: Iterable[Gateway], node: str) -> tuple[Subnet, ...]:
+    """The subnets that the node of this name had when its port was asked for, IPv4 first; () where it was not."""
+    own = [each for each in gateways if each.logical_port == management_port(node.lower())]
+    found = [ip_interface(address).network for each in own for address in each.addresses]
+    return tuple(sorted(found, key=lambda each: each.version))
 
 
 BY: Final = "userspace-cni ovn init-node"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NameTaken, UserspaceError
 from userspace_cni.ovn.desired_rows import Changes, DesiredRow, RowKey
-from userspace_cni.ovn.free_subnets import choose_subnets
+from userspace_cni.ovn.free_subnets import AskedFree, choose_subnets
 from userspace_cni.ovn.known_cluster import FoundCluster, find_cluster
 from userspace_cni.ovn.northbound import NorthboundClient, NorthboundSession
 from userspace_cni.ovn.northbound_tables import ROUTER
@@ -31,14 +31,13 @@ class WriteMode:
 
 @dataclass(frozen=True)
 class AskedNode:
-    """What was asked for a node. `router`: "" for the cluster's own. `lengths`: of the prefixes of free subnets, for a node that
-    has none and is given none."""
+    """What was asked for a node. `router`: "" for the cluster's own. `free`: for a node that has no subnet and is given none."""
 
     name: str
     subnets: tuple[Subnet, ...]
     router: str = ""
     management: bool = True
-    lengths: tuple[int, ...] = ()
+    free: AskedFree | None = None
 
 
 def init_cluster(client: NorthboundClient, cluster: LogicalCluster, mode: WriteMode) -> Changes:
@@ -125,8 +124,8 @@ def judge_node(asked: AskedNode, known: FoundCluster) -> LogicalNode:
     others = {f"node {each.name}": each.subnets for each in known.nodes.values() if each.name != name}
     taken = {**others, **{f"router port {port}": each for port, each in known.joins.items()}}
     subnets = asked.subnets or (same.subnets if same is not None else ())
-    if not subnets and asked.lengths:
-        subnets = choose_subnets(asked.lengths, known.subnets, [subnet for each in taken.values() for subnet in each])
+    if not subnets and asked.free:
+        subnets = choose_subnets(asked.free, known.subnets, [subnet for each in taken.values() for subnet in each])
     if not subnets:
         raise InvalidConfig("--subnet is missing", "a node needs a subnet of the cluster's for its pods")
     if known.subnets:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import pytest
 
 from userspace_cni.base.errors import InvalidConfig, NameTaken, UserspaceError
+from userspace_cni.base.gateways import read_gateways
 from userspace_cni.ovn.chassis_ids import AskedChassis, find_changed_ids, list_missing_ids
 from userspace_cni.ovn.desired_rows import DesiredRow, Members, RowKey
-from userspace_cni.ovn.free_subnets import choose_subnets, read_lengths
+from userspace_cni.ovn.free_subnets import AskedFree, choose_subnets, read_lengths
 from userspace_cni.ovn.known_cluster import FoundCluster, KnownNode
 from userspace_cni.ovn.logical_switches import FoundSwitch, read_subnets
+from userspace_cni.ovn.management_table import management_table, read_former_subnets
 from userspace_cni.ovn.northbound_tables import LOAD_BALANCER, LOAD_BALANCER_GROUP, ROUTER, ROUTER_PORT, SWITCH, SWITCH_PORT
 from userspace_cni.ovn.setting_up import AskedNode, judge_node, plan_cluster
 from userspace_cni.ovn.topology import LogicalCluster, LogicalNode, Subnet, cluster_rows, node_rows
@@ -111,13 +114,21 @@ REFUSED: list[tuple[Callable[[], Any], type[UserspaceError], tuple[str, ...]]] =
     (lambda: judge(subnet("10.245.2.0/24,fd00:10:244:2::/64")), InvalidConfig, ("10.245.2.0/24", "10.244.0.0/16")),
     (lambda: judge(subnet("10.244.1.128/25,fd00:10:244:2::/64")), InvalidConfig, ("10.244.1.128/25", "10.244.1.0/24", "node n1")),
     (lambda: judge(()), InvalidConfig, ("--subnet is missing",)),
-    (lambda: judge_node(AskedNode("n2", (), lengths=(24,)), KNOWN), InvalidConfig, ("/24", "fd00:10:244::/56", "for each")),
     (
-        lambda: judge_node(AskedNode("n2", (), lengths=(16, 64)), KNOWN),
+        lambda: judge_node(AskedNode("n2", (), free=AskedFree((24,))), KNOWN),
+        InvalidConfig,
+        ("/24", "fd00:10:244::/56", "for each"),
+    ),
+    (
+        lambda: judge_node(AskedNode("n2", (), free=AskedFree((16, 64))), KNOWN),
         InvalidConfig,
         ("/16", "10.244.0.0/16", "from /17 to /30"),
     ),
-    (lambda: choose_subnets((17,), KNOWN.subnets[:1], KNOWN.subnets), InvalidConfig, ("/17", "10.244.0.0/16", "is free")),
+    (
+        lambda: choose_subnets(AskedFree((17,)), KNOWN.subnets[:1], KNOWN.subnets),
+        InvalidConfig,
+        ("/17", "10.244.0.0/16", "is free"),
+    ),
     (lambda: read_lengths("/24,24", "--subnet"), InvalidConfig, ("'/24,24'",)),
     (lambda: judge((), "N1"), NameTaken, ("'N1'", "'n1'")),
     (lambda: judge((), "n_1"), InvalidConfig, ("'n_1'",)),
@@ -146,12 +157,26 @@ def test_what_is_refused(call: Callable[[], Any], kind: type[UserspaceError], wo
 
 def test_a_node_without_a_subnet_gets_a_free_one() -> None:
     """The first of the length that was asked for; a node that has one keeps it."""
-    node = judge_node(AskedNode("n2", (), lengths=(24, 64)), KNOWN)
+    node = judge_node(AskedNode("n2", (), free=AskedFree((24, 64))), KNOWN)
     assert list(map(str, node.subnets)) == ["10.244.0.0/24", "fd00:10:244::/64"]
     beside = replace(KNOWN, nodes={**KNOWN.nodes, "n2": replace(KNOWN.nodes["n1"], name="n2", subnets=node.subnets)})
-    third = judge_node(AskedNode("n3", (), lengths=read_lengths("/24,/64", "--subnet")), beside)
+    third = judge_node(AskedNode("n3", (), free=AskedFree(read_lengths("/24,/64", "--subnet"))), beside)
     assert list(map(str, third.subnets)) == ["10.244.2.0/24", "fd00:10:244:2::/64"]
-    assert judge_node(AskedNode("n1", (), lengths=(24, 64)), KNOWN).subnets == KNOWN.nodes["n1"].subnets
+    assert judge_node(AskedNode("n1", (), free=AskedFree((24, 64))), KNOWN).subnets == KNOWN.nodes["n1"].subnets
+
+
+def test_a_node_whose_rows_were_lost_gets_its_former_subnet() -> None:
+    """Its settings file has it, in the table of its own port. Where another node has it by now it gets another."""
+    node = judge(subnet("10.244.7.0/24,fd00:10:244:7::/64"))
+    table = read_gateways(tomllib.loads(management_table(node, "br-int"))["gateway"], "the settings")
+    former = read_former_subnets(table, "n2")
+    assert (former, read_former_subnets(table, "n3")) == (node.subnets, ())
+    assert judge_node(AskedNode("n2", (), free=AskedFree((24, 64), former)), KNOWN).subnets == former
+    taken = subnet("10.244.1.0/24,fd00:10:244:7::/64")
+    found = judge_node(AskedNode("n2", (), free=AskedFree((24, 64), taken)), KNOWN).subnets
+    assert list(map(str, found)) == ["10.244.0.0/24", "fd00:10:244::/64"]
+    elsewhere = subnet("10.9.1.0/24,fd00:9::/64")
+    assert judge_node(AskedNode("n2", (), free=AskedFree((24, 64), elsewhere)), KNOWN).subnets == found
 
 
 def test_a_node_that_is_there_keeps_its_subnet() -> None:
@@ -165,10 +190,10 @@ def test_a_free_subnet_is_found_past_a_large_one() -> None:
     """At once: the large one has more parts of that length than can be looked at."""
     (whole,) = subnet("fd00::/48")
     taken = [each for text in ("fd00::/64", "fd00::/96", "fd00:0:0:1::1:0/120", "fd00:0:0:3::/120") for each in subnet(text)]
-    assert choose_subnets((120,), [whole], taken) == subnet("fd00:0:0:1::/120")
-    assert choose_subnets((64,), [whole], taken) == subnet("fd00:0:0:2::/64")
+    assert choose_subnets(AskedFree((120,)), [whole], taken) == subnet("fd00:0:0:1::/120")
+    assert choose_subnets(AskedFree((64,)), [whole], taken) == subnet("fd00:0:0:2::/64")
     with pytest.raises(InvalidConfig, match="is free"):
-        choose_subnets((126,), [whole], [whole])
+        choose_subnets(AskedFree((126,)), [whole], [whole])
 
 
 def test_pods_have_addresses_of_their_nodes_subnet_alone() -> None:

@@ -16,7 +16,8 @@ from userspace_cni.cli.ovn.node_setup import SetUp, set_up
 from userspace_cni.cli.ovn.opened_databases import describe_changes, give_time, open_databases, show_changes
 from userspace_cni.cli.site import NodeCommand, Site
 from userspace_cni.ovn.chassis_ids import AskedChassis, find_changed_ids
-from userspace_cni.ovn.free_subnets import read_lengths
+from userspace_cni.ovn.free_subnets import AskedFree, read_lengths
+from userspace_cni.ovn.management_table import read_former_subnets
 from userspace_cni.ovn.node_subnets import read_pod_subnets
 from userspace_cni.ovn.setting_up import AskedNode, WriteMode, init_cluster, init_node
 from userspace_cni.ovn.topology import DEFAULT_ROUTER, LogicalCluster
@@ -106,7 +107,8 @@ def node_command(ctx: click.Context, /, **given: Any) -> None:
     name = given["node"] or site.drivers.installation.name
     if not (subnets or lengths) and (found := read_pod_subnets(site.drivers.installation, name)):
         subnets = subnets_of(found, f"Node {name}'s podCIDRs")
-    node_asked = AskedNode(name, subnets, given["router"], management=not given["no_management_port"], lengths=lengths)
+    free = AskedFree(lengths, read_former_subnets(site.settings.gateways, name)) if lengths else None
+    node_asked = AskedNode(name, subnets, given["router"], management=not given["no_management_port"], free=free)
     find_ids = None
     if not given["no_chassis"]:
         remotes = databases.northbound_remote, databases.southbound_remote

@@ -90,6 +90,8 @@ case ${1-} in
         choose "${2-}"
         me=$(member_of "$ADDRESS")
         [[ -e $file ]] || make_file
+        ! ovsdb-tool db-is-standalone "$file" ||
+            fail "$file is a server's alone, as a package makes it, and no member's: stop that server, and move the file away"
         host=${me#*:}
         exec ovsdb-server -vconsole:info -vsyslog:off -vfile:off --unixctl="$control" \
             --remote="p${me%%:*}:${me##*:}:${host%:*}" "$file"
