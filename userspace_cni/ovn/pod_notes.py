@@ -15,7 +15,7 @@ from ipaddress import ip_interface
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.subnets import Address
 from userspace_cni.cni.addressing import read_addresses_noted, read_noted
-from userspace_cni.cni.annotations import OVN, POD_NETWORKS, PodInterface
+from userspace_cni.cni.annotations import OVN, POD_NETWORKS, PodInterface, json_object
 from userspace_cni.ovn.address_book import Interface
 from userspace_cni.ovn.cluster_pods import ClusterPod
 from userspace_cni.ovn.pod_interfaces import LogicalInterface
@@ -95,8 +95,8 @@ def _one_or_list(texts: list[str]) -> str | list[str]:
 
 
 def _object(text: str) -> dict[str, object]:
+    """What the annotation says of networks; {} where the plugin would refuse it, which would not read what is added either."""
     try:
-        said = json.loads(text) if text else {}
-    except (ValueError, RecursionError):
+        return json_object(POD_NETWORKS, text, "") if text else {}
+    except InvalidConfig:
         return {}
-    return said if isinstance(said, dict) else {}

@@ -541,6 +541,18 @@ def test_a_lease_takes_nothing_from_others(ip: str, mac: str, restarted: bool) -
     assert world.rows == rows
 
 
+@pytest.mark.parametrize(
+    "text", ['{"x": NaN}', '{"x": 1e999}', '{"x": "\\ud800"}', f'{{"x": {"[" * 200}{"]" * 200}}}', "[]", "{"]
+)
+def test_an_annotation_that_cannot_be_read_is_written_anew(text: str) -> None:
+    """What its author has in it of other networks would keep the plugin from reading ours, and the note from ever being there."""
+    world = World(facts=LogicalFacts(NODES, {"default/red-nad": keep_network(a_network())}, SWITCHES))
+    world.add(a_pod(**{"k8s.v1.cni.cncf.io__networks": "red-nad", "k8s.ovn.org__pod-networks": text}))
+    world.settled()
+    said = json.loads(world.raw["default/app"]["metadata"]["annotations"]["k8s.ovn.org/pod-networks"])
+    assert list(said) == ["default/red/net1"]
+
+
 @pytest.mark.parametrize("ips", [["192.168.2.9"], ["10.9.0.5", "192.168.2.9"], ["192.168.1.8", "192.168.1.9"]])
 def test_a_lease_takes_no_addresses_of_other_nodes(ips: list[str]) -> None:
     """Nor several of its own: what Multus notes is bounded by its size alone, and its author could empty a node's subnet."""
