@@ -22,6 +22,8 @@ INFRASTRUCTURE: Final = (
 )
 """How the names of ports begin that nodes, switches and routers have: ours and those of ovn-kubernetes, and kube-ovn's."""
 _POD: Final = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
+_FURTHER: Final = re.compile(r".+\..+\..+\..+\.ovn")
+"""What kube-ovn calls an interface beyond its pod's first: pod, namespace, network, its namespace, and a word."""
 
 
 def logical_port_name(naming: str, namespace: str, owner: str, further: str = "") -> str:
@@ -37,6 +39,8 @@ def may_name(name: str, naming: str, namespace: str) -> bool:
     other namespace's can be (no name of Kubernetes has an underscore, and no namespace a dot), and not as one of a node or a
     router, whichever nodes and routers there are."""
     form = rf"{_POD}\.{re.escape(namespace)}" if naming == "kube-ovn" else rf"{re.escape(namespace)}_{_POD}(_[\w.\-]{{1,15}})?"
+    if naming == "kube-ovn" and _FURTHER.fullmatch(name):  # in a namespace "ovn" it would be one of its pods' names, too
+        return False
     return re.fullmatch(form, name, re.ASCII) is not None and not name.startswith(INFRASTRUCTURE)
 
 

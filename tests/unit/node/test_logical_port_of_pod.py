@@ -106,6 +106,8 @@ def test_what_a_tenant_may_have() -> None:
     assert allowed(USUAL, cni_args=f"{POD};OvnPort=red_db") is LogicalPortRefused
     assert allowed(KUBEOVN, cni_args=f"{POD};OvnPort=db.red") is LogicalPortRefused
     assert allowed(KUBEOVN, cni_args=f"{POD};OvnPort=db.blue") is None
+    assert allowed(KUBEOVN, cni_args="K8S_POD_NAMESPACE=ovn;K8S_POD_NAME=a;OvnPort=db.ovn") is None
+    assert allowed(KUBEOVN, cni_args="K8S_POD_NAMESPACE=ovn;K8S_POD_NAME=a;OvnPort=db.red.net.red.ovn") is LogicalPortRefused
     assert allowed(USUAL, cni_args="OvnPort=red_db", ovn={}) is None
 
 
