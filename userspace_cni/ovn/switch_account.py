@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SERVER, AUTHORITY, SECRET = KEYS = "k8s-api-server", "k8s-ca-certificate", "k8s-api-token"
 _URL: Final = re.compile(r"https?://[^\s/@?#]+(/[^\s?#]*)?")
+_TOKEN: Final = re.compile(r"[!-~]*")
 _LACKING: Final = "there is no account of the API server"
 _SAID_BY: Final = f"{', '.join(KEYS)} in external_ids of Open_vSwitch"
 
@@ -66,4 +67,6 @@ def read_account(ids: Mapping[str, str], authority: str) -> LoadedKubeconfig:
     if certificate := authority or ids.get(AUTHORITY, "").replace("\\n", "\n"):
         cluster["certificate-authority-data"] = base64.b64encode(certificate.encode()).decode()
     token = ids.get(SECRET, "").strip()
+    if not _TOKEN.fullmatch(token):
+        raise InvalidConfig(f"external_ids:{SECRET} of Open_vSwitch is no token", "it has spaces or signs that no token has")
     return LoadedKubeconfig(cluster, {"token": token} if token else {}, "/", {})

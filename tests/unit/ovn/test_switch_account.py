@@ -36,6 +36,14 @@ def test_a_server_that_cannot_be(server: str) -> None:
     assert server not in str(refused.value)
 
 
+@pytest.mark.parametrize("secret", ["first word", "word\nX-Other: 1", "w\u00f6rd", "word\x7f"])
+def test_a_token_that_cannot_be(secret: str) -> None:
+    """It is told by its key alone, and is in no request."""
+    with pytest.raises(InvalidConfig, match="k8s-api-token of Open_vSwitch is no token") as refused:
+        read_account({"k8s-api-server": "https://192.0.2.1:6443", "k8s-api-token": secret}, "")
+    assert secret not in str(refused.value)
+
+
 def test_places_of_the_tools_settings() -> None:
     """The defaults are those of then."""
     assert read_places("").authority == "/etc/openvswitch/k8s-ca.crt"
