@@ -187,7 +187,7 @@ def test_a_target_that_others_opened(run: Run, database: NorthboundDatabase) -> 
     for _ in range(2):
         run(*CLUSTER, "--set-connection", "ptcp:0:127.0.0.5", "--set-connection", "ptcp:0:127.0.0.6")
         assert database.nbctl("get-connection").split() == ["ptcp:0:127.0.0.5", "ptcp:0:127.0.0.6"]
-    run(*CLUSTER)
+    assert run(*CLUSTER).output.splitlines() == ["- Connection ptcp:0:127.0.0.6"]
     assert database.nbctl("get-connection") == "ptcp:0:127.0.0.5"
     run(*CLUSTER, "--set-connection", "ptcp:0:127.0.0.5", "--adopt")
     assert database.nbctl("--bare", "--columns=_uuid", "list", "Connection") == row

@@ -96,7 +96,8 @@ class SessionRows:
 
     def _key(self, row: Any) -> RowKey:
         table = table_of(row)
-        return RowKey(table, value_of(row, "name") if self.has(table, "name") else str(row.uuid))
+        column = _NAMES.get(table, "name")
+        return RowKey(table, value_of(row, column) if self.has(table, column) else str(row.uuid))
 
     def _found(self, row: Any, key: RowKey, columns: Iterable[str]) -> FoundRow:
         ids = value_of(row, "external_ids") if self.has(key.table, "external_ids") else {}

@@ -90,6 +90,8 @@ def machine_address(text: str, what: str) -> str:
     """The address of one machine. Raises InvalidConfig naming `what`."""
     try:
         address = ip_address(text)
+        if "%" in text:  # neither OVN nor Open vSwitch reads a scope
+            raise ValueError
     except ValueError:
         raise InvalidConfig(f"{what} is {quote(text)}", "it must be an IP address, such as 192.0.2.1") from None
     if why := why_no_machines(address):

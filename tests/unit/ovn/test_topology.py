@@ -140,6 +140,7 @@ REFUSED: list[tuple[Callable[[], Any], type[UserspaceError], tuple[str, ...]]] =
     (lambda: require_targets(["ptcp:6641", "6641"]), InvalidConfig, ("'6641'",)),
     (lambda: judge_node(AskedNode("n2", subnet("10.244.2.0/24")), FoundCluster()), NameTaken, ("no router of a cluster",)),
     (lambda: machine_address("0.0.0.0", "--encap-ip"), InvalidConfig, ("unspecified",)),
+    (lambda: machine_address("fe80::1%eth0", "--encap-ip"), InvalidConfig, ("fe80::1%eth0",)),
 ]
 
 
