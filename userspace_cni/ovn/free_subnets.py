@@ -20,7 +20,7 @@ _SPARE: Final = 2
 
 @dataclass(frozen=True)
 class AskedFree:
-    """`lengths`: of the prefixes, one for each of the cluster's subnets. `former`: what the node had, as far as it knows."""
+    """`lengths`: of the prefixes, one for each of the cluster's subnets. `former`: what the node had, of a family the last."""
 
     lengths: tuple[int, ...]
     former: tuple[Subnet, ...] = ()
@@ -34,7 +34,7 @@ def read_lengths(text: str, what: str) -> tuple[int, ...]:
 
 
 def choose_subnets(asked: AskedFree, cluster: Sequence[Subnet], taken: Sequence[Subnet]) -> tuple[Subnet, ...]:
-    """The former subnets where they are free, else the first free one of each of the cluster's.
+    """Of each of the cluster's subnets the part that the node had, where it is free, else the first free one.
 
     Raises InvalidConfig where there is none, or that length cannot be.
     """
@@ -42,10 +42,11 @@ def choose_subnets(asked: AskedFree, cluster: Sequence[Subnet], taken: Sequence[
     if len(asked.lengths) != len(cluster):
         subnets = " and ".join(map(str, cluster)) or "no subnet in the database"
         raise InvalidConfig(f"--subnet is {lengths}, and the cluster has {subnets}", "give one length for each")
-    fits = len(asked.former) == len(cluster) and all(map(_is_part, asked.former, cluster))
-    if fits and all(_is_free(each, taken) for each in asked.former):
-        return asked.former
-    return tuple(_first_free(length, whole, taken) for length, whole in zip(asked.lengths, cluster, strict=True))
+    had = {each.version: each for each in asked.former if _is_free(each, taken)}
+    return tuple(
+        found if (found := had.get(whole.version)) and _is_part(found, whole) else _first_free(length, whole, taken)
+        for length, whole in zip(asked.lengths, cluster, strict=True)
+    )
 
 
 def _is_part(subnet: Subnet, whole: Subnet) -> bool:

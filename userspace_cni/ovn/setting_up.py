@@ -31,7 +31,7 @@ class WriteMode:
 
 @dataclass(frozen=True)
 class AskedNode:
-    """What was asked for a node. `router`: "" for the cluster's own. `free`: for a node that has no subnet and is given none."""
+    """What was asked for a node. `router`: "" for the cluster's own. `free`: for a node that lacks a subnet and is given none."""
 
     name: str
     subnets: tuple[Subnet, ...]
@@ -124,8 +124,9 @@ def judge_node(asked: AskedNode, known: FoundCluster) -> LogicalNode:
     others = {f"node {each.name}": each.subnets for each in known.nodes.values() if each.name != name}
     taken = {**others, **{f"router port {port}": each for port, each in known.joins.items()}}
     subnets = asked.subnets or (same.subnets if same is not None else ())
-    if not subnets and asked.free:
-        subnets = choose_subnets(asked.free, known.subnets, [subnet for each in taken.values() for subnet in each])
+    if asked.free and len(subnets) < max(1, len(known.subnets)):  # it has none, or the cluster has got a second family
+        free = replace(asked.free, former=(*asked.free.former, *subnets))
+        subnets = choose_subnets(free, known.subnets, [subnet for each in taken.values() for subnet in each])
     if not subnets:
         raise InvalidConfig("--subnet is missing", "a node needs a subnet of the cluster's for its pods")
     if known.subnets:

@@ -166,8 +166,15 @@ def test_a_node_without_a_subnet_gets_a_free_one() -> None:
     assert judge_node(AskedNode("n1", (), free=AskedFree((24, 64))), KNOWN).subnets == KNOWN.nodes["n1"].subnets
 
 
+def test_a_node_gets_a_subnet_of_the_clusters_second_family() -> None:
+    """It keeps the one that it has, of whatever length."""
+    nodes = {**KNOWN.nodes, "n2": KnownNode("n2", "n2", subnet("10.244.7.0/24"))}
+    node = judge_node(AskedNode("n2", (), free=AskedFree((20, 64), subnet("10.244.8.0/24"))), replace(KNOWN, nodes=nodes))
+    assert list(map(str, node.subnets)) == ["10.244.7.0/24", "fd00:10:244::/64"]
+
+
 def test_a_node_whose_rows_were_lost_gets_its_former_subnet() -> None:
-    """Its settings file has it, in the table of its own port. Where another node has it by now it gets another."""
+    """Its settings file has it, in the table of its own port. Where another node has that of a family by now it gets another."""
     node = judge(subnet("10.244.7.0/24,fd00:10:244:7::/64"))
     table = read_gateways(tomllib.loads(management_table(node, "br-int"))["gateway"], "the settings")
     former = read_former_subnets(table, "n2")
@@ -175,9 +182,10 @@ def test_a_node_whose_rows_were_lost_gets_its_former_subnet() -> None:
     assert judge_node(AskedNode("n2", (), free=AskedFree((24, 64), former)), KNOWN).subnets == former
     taken = subnet("10.244.1.0/24,fd00:10:244:7::/64")
     found = judge_node(AskedNode("n2", (), free=AskedFree((24, 64), taken)), KNOWN).subnets
-    assert list(map(str, found)) == ["10.244.0.0/24", "fd00:10:244::/64"]
+    assert list(map(str, found)) == ["10.244.0.0/24", "fd00:10:244:7::/64"]
     elsewhere = subnet("10.9.1.0/24,fd00:9::/64")
-    assert judge_node(AskedNode("n2", (), free=AskedFree((24, 64), elsewhere)), KNOWN).subnets == found
+    found = judge_node(AskedNode("n2", (), free=AskedFree((24, 64), elsewhere)), KNOWN).subnets
+    assert list(map(str, found)) == ["10.244.0.0/24", "fd00:10:244::/64"]
 
 
 def test_a_node_that_is_there_keeps_its_subnet() -> None:
