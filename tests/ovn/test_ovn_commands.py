@@ -88,6 +88,16 @@ def test_what_stands_against_a_node(database: NorthboundDatabase, run: Run) -> N
     assert "nb.sock" in run(*CLUSTER, code=3).output
 
 
+def test_a_node_whose_rows_were_lost_gets_its_subnet_again(database: NorthboundDatabase, run: Run, settings: Path) -> None:
+    """Also where it asks for any that is free: its pods have addresses of the former one, which its settings file names."""
+    former = '[[gateway]]\nbridge = "br-int"\nport = "k8s-n1"\nlogical_port = "k8s-n1"\n'
+    settings.write_text(f'{former}addresses = ["10.244.7.2/24", "fd00:10:244:7::2/64"]\n')
+    run(*CLUSTER)
+    for node, subnet in (("n2", "10.244.0.0/24"), ("n1", "10.244.7.0/24")):
+        run("init-node", "--no-chassis", "--node", node, "--subnet", "/24,/64")
+        assert database.nbctl("get", "Logical_Switch", node, "other_config:subnet").strip('"') == subnet
+
+
 def test_two_nodes_at_once_get_different_free_subnets(database: NorthboundDatabase, run: Run) -> None:
     """Each that asks for the length alone; the one that comes later looks again."""
     run(*CLUSTER)

@@ -110,17 +110,6 @@ def test_what_was_broken_by_hand_is_found_and_mended(ovn: Ovn, run: Run) -> None
     assert "ovn-row-differs" not in {each["name"] for each in told(run, "check")["findings"]}
 
 
-def test_a_node_whose_rows_were_lost_gets_its_subnet_again(ovn: Ovn, run: Run) -> None:
-    """Also where it asks for any that is free: its pods have addresses of the former one, which the settings file names."""
-    run("init-cluster", "--cluster-subnet", "10.244.0.0/16")
-    run("init-node", "--node", "n1", "--subnet", "10.244.7.0/24", "--encap-ip", "192.0.2.11")
-    ovn.nbctl("ls-del", "n1", "--", "lrp-del", "rtos-n1")
-    run("init-node", "--no-chassis", "--node", "n2", "--subnet", "/24")
-    run("init-node", "--node", "n1", "--subnet", "/24")
-    for node, subnet in (("n1", "10.244.7.0/24"), ("n2", "10.244.0.0/24")):
-        assert ovn.nbctl("get", "Logical_Switch", node, "other_config:subnet").strip('"') == subnet
-
-
 def test_the_nodes_own_port_reaches_routers(switch: Switch, ovn: Ovn, run: Run, node: Node, tmp_path: Path) -> None:
     """What init-node wrote into the settings is a gateway that the node keeps, and OVN binds it: it reaches all subnets.
 
