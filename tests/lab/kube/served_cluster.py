@@ -6,6 +6,7 @@ In the process of a measurement it would share the interpreter with what is meas
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import time
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
@@ -15,6 +16,9 @@ from typing import Any
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.cluster_objects import node
 from tests.lab.ovn.started import Started
+
+_SWITCH_S = 0.0005
+"""After so long one of the server's threads lets another one go on: an answer would wait for ten times as long."""
 
 
 class ServedCluster(Started):
@@ -108,6 +112,7 @@ class _Pods:
 
 
 def _serve(asked: Connection, directory: str) -> None:
+    sys.setswitchinterval(_SWITCH_S)
     with ApiServer() as api:
         pods = _Pods(api)
         asked.send(api.kubeconfig(Path(directory)))
