@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.cni.spec import refused, succeeded, switch_of
+from tests.cni.spec import refused, refused_soon, succeeded, switch_of
 from tests.lab.node.links import guards, host_ends, inside
 from tests.lab.node.node import Node
 
@@ -82,8 +82,12 @@ def test_limits_of_both_directions(node: Node, sandbox: str, port: str) -> None:
     checked = {**asked, "prevResult": result}
     assert node.run("CHECK", checked, sandbox, ifname="eth0").status == 0
     [row] = switch.rows("QoS")
-    switch.vsctl("clear", "Port", name, "qos")
-    refused(node.run("CHECK", checked, sandbox, ifname="eth0"), 103, "limit")
+
+    def change() -> None:
+        switch.vsctl("clear", "Port", name, "qos")
+
+    change()
+    refused_soon(lambda: node.run("CHECK", checked, sandbox, ifname="eth0"), 103, "limit", again=change)
     switch.vsctl("set", "Port", name, f"qos={row['_uuid']}")
     assert node.run("DEL", asked, sandbox, ifname="eth0").status == 0
     assert (node.leftovers(), switch.rows("QoS"), switch.rows("Queue")) == ({}, [], [])

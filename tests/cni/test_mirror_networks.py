@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cni.spec import OTHER, records, refused, succeeded, switch_of
+from tests.cni.spec import OTHER, records, refused, refused_soon, succeeded, switch_of
 from tests.lab.kube.pods import Pod
 from tests.lab.node.node import CONTAINER, Node
 from tests.lab.runtimes.runtime import netns
@@ -52,8 +52,12 @@ def test_a_chain_of_source_and_output(node: Node, sandbox: str, other: str) -> N
     assert sources(node) == (port["_uuid"], [])
     succeeded(node.run("CHECK", producer, sandbox))
     succeeded(node.run("CHECK", {**network, "prevResult": result}, sandbox))
-    switch_of(node).vsctl("clear", "Mirror", "ids", "select_src_port")
-    refused(node.run("CHECK", producer, sandbox), 103, "source of mirror ids")
+
+    def change() -> None:
+        switch_of(node).vsctl("clear", "Mirror", "ids", "select_src_port")
+
+    change()
+    refused_soon(lambda: node.run("CHECK", producer, sandbox), 103, "source of mirror ids", again=change)
     for each in (producer, network):
         succeeded(node.run("DEL", each, sandbox))
     succeeded(node.run("DEL", output, other, OTHER))

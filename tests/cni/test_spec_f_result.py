@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cni.spec import LEASED, PORT, SUPPORTED, ipam, refused, scripted, succeeded, switch_of
+from tests.cni.spec import LEASED, PORT, SUPPORTED, ipam, refused, refused_soon, scripted, succeeded, switch_of
 from tests.lab.node.node import CONTAINER, Node
 from tests.lab.runtimes.runtime import Runtime
 
@@ -127,8 +128,13 @@ def test_060_the_socket_path_is_in_the_record(node: Node, sandbox: str, version:
     assert "socketPath" not in result["interfaces"][0]
     if version == "0.4.0":
         succeeded(node.run("CHECK", {**network, "prevResult": result}, sandbox))
-        switch_of(node).vsctl("set", "Interface", PORT, "options:vhost-server-path=/nowhere")
-        refused(node.run("CHECK", {**network, "prevResult": result}, sandbox), 103, "vhost-server-path", "/nowhere")
+
+        def change() -> None:
+            switch_of(node).vsctl("set", "Interface", PORT, "options:vhost-server-path=/nowhere")
+
+        change()
+        checking = partial(node.run, "CHECK", {**network, "prevResult": result}, sandbox)
+        refused_soon(checking, 103, "vhost-server-path", "/nowhere", again=change)
     succeeded(node.run("DEL", {**network, "prevResult": result}, sandbox))
     assert node.leftovers() == {}
 
