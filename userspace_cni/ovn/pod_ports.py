@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from operator import is_
 from typing import Final
 
 from userspace_cni.base.logical_ports import NODE_SWITCH, names_of_nodes
 from userspace_cni.base.notices import Recipient
 from userspace_cni.base.subnets import Address
+from userspace_cni.cni.annotations import OVN
 from userspace_cni.ovn.address_book import AddressBook, Interface, SwitchSubnet
 from userspace_cni.ovn.claimed_addresses import (
     confirms,
@@ -31,7 +31,7 @@ from userspace_cni.ovn.claimed_addresses import (
 from userspace_cni.ovn.cluster_pods import ClusterPod, LogicalNetwork, PodNode
 from userspace_cni.ovn.pod_interfaces import LogicalInterface
 from userspace_cni.ovn.pod_notes import AddressNote, PortAddresses, make_note
-from userspace_cni.ovn.port_claimants import Claimant, Key, PortClaimants
+from userspace_cni.ovn.port_claimants import Claimant, Key, PortClaimants, are_same, find_changed
 from userspace_cni.ovn.port_rows import (
     ACTIVATION,
     ADOPTED,
@@ -149,12 +149,12 @@ class PodPorts:
         for name, addresses in facts.routers.items():
             self._book.note_other(f"router port {name}", addresses)
             self._book.claim_macs(f"router port {name}", "", filter(None, [facts.macs.get(name)]))
-        if macs := {facts.macs[each] for each in _changed(former.macs, facts.macs) if facts.macs.get(each)}:
+        if macs := {facts.macs[each] for each in find_changed(former.macs, facts.macs) if facts.macs.get(each)}:
             names.update(name for name, given in self._given.items() if given.addresses.mac in macs)
         if former.version != facts.version:
             names.update(self._claimants.names)
         else:
-            names |= self._list_placed(_changed(former.nodes, facts.nodes), _changed(former.switches, facts.switches))
+            names |= self._list_placed(find_changed(former.nodes, facts.nodes), find_changed(former.switches, facts.switches))
         for name in names:
             self._clean.pop(name, None)
         return names
@@ -208,14 +208,9 @@ class PodPorts:
 
     def settle(self, names: Iterable[str], found: Mapping[str, FoundLogicalPort], now: float) -> Settled:
         """What has to be written for these ports. `found`: the rows by name; `now`: seconds of a clock that never goes back."""
-        settled, claimed = Settled(), []
+        settled = Settled()
         self._book.expire(now)
-        for name in sorted(set(names)):
-            if name in self._claimants.names:
-                claimed.append(self._look_at(name, self._claimants.of(name), found.get(name)))
-            else:
-                self._unclaim(name, found.get(name), now, settled)
-        claimed.sort(key=lambda each: (not each.lives and not each.is_confirmed, each.claimants[0].pod.created, each.name))
+        claimed = self._list_claimed(names, found, now, settled)
         for each in claimed:
             if not each.lives:
                 self._claim(each, now)
@@ -244,6 +239,29 @@ class PodPorts:
         return self._book.expire(now)
 
     # -- addresses ----------------------------------------------------------------------------------------------------------
+
+    def _list_claimed(
+        self, names: Iterable[str], found: Mapping[str, FoundLogicalPort], now: float, settled: Settled
+    ) -> list[_Claimed]:
+        """Those for which something may be to do, in the order in which they get addresses; what has no pod is settled here."""
+        claimed = []
+        for name in sorted(set(names)):
+            if name not in self._claimants.names:
+                self._unclaim(name, found.get(name), now, settled)
+            elif not self._is_done(name, claimants := self._claimants.of(name), found.get(name)):
+                claimed.append(self._look_at(name, claimants, found.get(name)))
+        claimed.sort(key=lambda each: (not each.lives and not each.is_confirmed, each.claimants[0].pod.created, each.name))
+        return claimed
+
+    def _is_done(self, name: str, claimants: list[Claimant], found: FoundLogicalPort | None) -> bool:
+        """Whether nothing is left to do: the row was as it is to be, what it follows from is the same, and the pods say it."""
+        given = self._given.get(name)
+        is_same = are_same(self._clean.get(name), (found, given, *claimants))
+        if given is None or not is_same or name in self._doubtful or name in self._rivalled:
+            return False
+        has = given.addresses
+        noted = all(each.interface.is_first and each.pod.notes.get(OVN) == has.text for each in claimants)
+        return noted and not self._claimants.rivals(name) and not self._book.other_with_mac(name, has.mac)
 
     def _look_at(self, name: str, claimants: list[Claimant], found: FoundLogicalPort | None) -> _Claimed:
         given = self._given.get(name)
@@ -389,7 +407,7 @@ class PodPorts:
                 "another switch's, or two addresses of one family are its own switch's"
             )
         basis = (found, given, *claimants)
-        if given is None or not _are_same(self._clean.get(name), basis):
+        if given is None or not are_same(self._clean.get(name), basis):
             is_adopted = found is not None and found.is_as_adopted(first.pod.owner_uid)
             if change := find_change(self._desired(name, claimants, switch, is_adopted=is_adopted), found):
                 settled.changes.append(change)
@@ -479,12 +497,3 @@ class PodPorts:
         ports = [each for each in self._claimants.interfaces(key) if each.port in self._given and each.port not in lacking]
         ports = [each for each in ports if self._given[each.port].uid == uid]
         return [(each, self._given[each.port].addresses) for each in ports]
-
-
-def _are_same(former: tuple[object, ...] | None, now: tuple[object, ...]) -> bool:
-    """Whether all of them are the same objects."""
-    return former is not None and len(former) == len(now) and all(map(is_, former, now))
-
-
-def _changed(former: Mapping[str, object], now: Mapping[str, object]) -> set[str]:
-    return {each for each in former.keys() | now.keys() if former.get(each) != now.get(each)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from operator import is_
 
 from userspace_cni.base.logical_ports import logical_port_name
 from userspace_cni.base.notices import Recipient
@@ -62,7 +63,7 @@ class PortClaimants:
     def take_networks(self, networks: Mapping[str, LogicalNetwork | None]) -> set[str]:
         """These are the definitions from now on: the names of the ports of the pods that use one that has changed."""
         former, self._networks = self._networks, networks
-        changed = [each for each in former.keys() | networks.keys() if former.get(each) != networks.get(each)]
+        changed = find_changed(former, networks)
         names: set[str] = set()
         for key in {key for each in changed for key in self._users.get(each, ())}:
             names |= self._connect(key, self._pods[key], self._pods[key])
@@ -148,3 +149,12 @@ class PortClaimants:
                 self._claimants.setdefault(interface.port, {})[key] = Claimant(pod, interface)
                 names.add(interface.port)
         return names
+
+
+def find_changed(former: Mapping[str, object], now: Mapping[str, object]) -> set[str]:
+    return {each for each in former.keys() | now.keys() if former.get(each) != now.get(each)}
+
+
+def are_same(former: tuple[object, ...] | None, now: tuple[object, ...]) -> bool:
+    """Whether all of them are the same objects."""
+    return former is not None and len(former) == len(now) and all(map(is_, former, now))
