@@ -26,6 +26,9 @@ Seconds = dict[str, float]
 class Shim:
     """Calls of the shim, or of another plugin, with the network on stdin from a file; number N is in the N-th sandbox."""
 
+    namespace = ""
+    """That of the pods; "" for pods of which only the UID is told."""
+
     def __init__(
         self, node: Node, sandboxes: Sequence[str], directory: Path, network: Mapping[str, Any] | None = None, plugin: str = ""
     ) -> None:
@@ -43,7 +46,7 @@ class Shim:
             "CNI_COMMAND": command,
             "CNI_CONTAINERID": f"{number:012x}{'c' * 52}",
             "CNI_NETNS": self._sandboxes[number % len(self._sandboxes)],
-            "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_UID={self._uid(number)}",
+            "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_UID={self._uid(number)}{self._named(number)}",
         }
         actions = [
             (os.POSIX_SPAWN_OPEN, 0, str(self._stdin), os.O_RDONLY, 0),
@@ -59,6 +62,9 @@ class Shim:
     @staticmethod
     def _uid(number: int) -> str:
         return f"7d1a2c00-0000-4000-8000-{number:012x}"
+
+    def _named(self, number: int) -> str:
+        return f";K8S_POD_NAMESPACE={self.namespace};K8S_POD_NAME=p{number}" if self.namespace else ""
 
     def reap(self, pid: int, number: int) -> float:
         """Wait for it; its processor seconds. AssertionError unless it succeeded."""

@@ -15,7 +15,7 @@ from typing import Any
 
 TIMEOUT_S = 60.0
 _MONITORED = {
-    "Interface": {"columns": ["name", "ofport"]},
+    "Interface": {"columns": ["name", "ofport", "external_ids"]},
     "Open_vSwitch": {"columns": ["cur_cfg"]},
 }
 _NEXT = (
@@ -40,6 +40,7 @@ class Floor:
         self._text = ""
         self._last = 0
         self._open: set[str] = set()
+        self._installed: set[str] = set()
         self._done = 0
         self._ports: dict[str, str] = {}
         self._await_answer(self._ask("monitor", ["Open_vSwitch", None, _MONITORED]))
@@ -49,10 +50,21 @@ class Floor:
 
     def add(self, names: Iterable[str]) -> float:
         """These ports in one transaction, until ovs-vswitchd has opened the last; wall seconds."""
-        wanted = list(names)
+        return self._add(list(names), {})
+
+    def add_logical(self, name: str) -> tuple[float, float]:
+        """A port that is OVN's logical port of this name; wall seconds until it is open, and from then until OVN has it."""
+        self._installed.discard(name)
+        opened, then = self._add([name], {"iface-id": name}), time.perf_counter()
+        while name not in self._installed:
+            self._take(self._message())
+        return opened, time.perf_counter() - then
+
+    def _add(self, wanted: list[str], ids: dict[str, str]) -> float:
         operations: list[dict[str, Any]] = []
         for number, name in enumerate(wanted):
-            row = {"name": name, "type": "dpdkvhostuserclient", "options": _map(f"{self._directory}/{name}")}
+            options = {"vhost-server-path": f"{self._directory}/{name}"}
+            row = {"name": name, "type": "dpdkvhostuserclient", "options": _map(options), "external_ids": _map(ids)}
             port = {"name": name, "interfaces": ["named-uuid", f"i{number}"]}
             operations += [
                 {"op": "insert", "table": "Port", "row": port, "uuid-name": f"p{number}"},
@@ -114,8 +126,9 @@ class Floor:
             self._send({"id": message["id"], "result": message["params"], "error": None})
 
     def _see(self, tables: dict[str, Any]) -> None:
-        rows = (change.get("new", {}) for change in tables.get("Interface", {}).values())
+        rows = [change.get("new", {}) for change in tables.get("Interface", {}).values()]
         self._open.update(row["name"] for row in rows if isinstance(row.get("ofport"), int) and row["ofport"] > 0)
+        self._installed.update(row["name"] for row in rows if row and ["ovn-installed", "true"] in row["external_ids"][1])
         for change in tables.get("Open_vSwitch", {}).values():
             self._done = change["new"]["cur_cfg"]
 
@@ -140,5 +153,5 @@ class Floor:
             self._text += data.decode()
 
 
-def _map(path: str) -> list[Any]:
-    return ["map", [["vhost-server-path", path]]]
+def _map(pairs: dict[str, str]) -> list[Any]:
+    return ["map", [list(each) for each in pairs.items()]]
