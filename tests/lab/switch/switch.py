@@ -179,9 +179,10 @@ class Switch:
         self.stop_ovsdb()
         (self.dir / "conf.db").unlink()
         _run("ovsdb-tool", "create", str(self.dir / "conf.db"))
+        # before the server starts: an agent that connects at once would find a database of nothing, and look again at a tick
+        row = {"op": "insert", "table": "Open_vSwitch", "row": {"other_config": ["map", list(config.items())]}}
+        _run("ovsdb-tool", "transact", str(self.dir / "conf.db"), json.dumps(["Open_vSwitch", row]))
         self.restart_ovsdb()
-        pairs = [f"other_config:{key}={json.dumps(value)}" for key, value in config.items()]
-        self.vsctl("--no-wait", "init", "--", "set", "Open_vSwitch", ".", *pairs)
 
     def listen_tcp(self) -> str:
         """Let ovsdb-server listen on a free TCP port of 127.0.0.1, too; the remote, `tcp:127.0.0.1:PORT`."""
