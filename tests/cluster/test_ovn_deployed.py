@@ -121,9 +121,9 @@ def test_from_nothing_to_pods(ovn: Cluster) -> None:
     [definition, _] = yaml.safe_load_all((EXAMPLES / "ovn-veth.yaml").read_text())
     ovn.apply(definition)
     ovn.join(*networks)
-    ovn.apply(*(pod(name, annotations={NETWORKS: "ovn-veth"}) for name in ("one", "two")))
-    ovn.wait_running("one", "two")
-    addresses = [json.loads(ovn.pod(name)["metadata"]["annotations"]["ovn"])["ip_address"] for name in ("one", "two")]
+    ovn.apply(*(pod(name, annotations={NETWORKS: "ovn-veth"}) for name in ("ovn-one", "ovn-two")))
+    ovn.wait_running("ovn-one", "ovn-two")
+    addresses = [json.loads(ovn.pod(name)["metadata"]["annotations"]["ovn"])["ip_address"] for name in ("ovn-one", "ovn-two")]
     assert sorted(addresses) == ["10.248.0.3/24", "10.248.0.4/24"]
     for address in addresses:
         ovn.wait(lambda address=address: answers(ovn, address.partition("/")[0]), f"{address} answers the node")  # type: ignore[misc]
