@@ -147,6 +147,15 @@ class Site:
                 wait_until(lambda pod=pod: echoes(one.sandbox, pod.address), what=f"{one.pod.name} -> {pod}")  # type: ignore[misc]
         return True
 
+    def judge_all(self, begun: Sequence[Attaching]) -> int:
+        """How many of the ADDs succeeded, judged one by one; one more has to. Living pods are reached, and all of these end."""
+        outcomes = [self.judge(one) for one in begun]
+        late = self.begin(VETH)
+        assert self.judge(late)
+        self.check_living()
+        self.detach([*begun, late])
+        return sum(outcomes)
+
     def detach(self, attached: Sequence[Attaching]) -> None:
         """DEL of all of them, and their end."""
         for one in attached:
@@ -190,14 +199,10 @@ def test_daemons_of_ovn_die_amid_adds(site: Site, order: Sequence[str]) -> None:
         site.ovn.kill(name)
     for name in order:
         site.ovn.start(name)
-    outcomes = [site.judge(one) for one in begun]
-    late = site.begin(VETH)
-    assert site.judge(late)
-    site.check_living()
-    site.detach([*begun, late])
+    succeeded = site.judge_all(begun)
     wait_until(lambda: ports_of(site.ovn) == before, what="the same logical ports as before")
     assert site.addresses() == addresses
-    print(f"{' '.join(order)}: {sum(outcomes)} of {len(outcomes)} ADDs succeeded")
+    print(f"{' '.join(order)}: {succeeded} of {len(begun)} ADDs succeeded")
 
 
 @pytest.mark.parametrize("is_waiting", [False, True], ids=["at once", "while OVN is awaited"])
@@ -214,14 +219,10 @@ def test_ovs_vswitchd_dies_amid_adds(site: Site, is_waiting: bool) -> None:
     site.switch.restart_vswitchd()
     if is_waiting:
         site.ovn.start(NODE)
-    outcomes = [site.judge(one) for one in begun]
-    late = site.begin(VETH)
-    assert site.judge(late)
-    site.check_living()
-    site.detach([*begun, late])
+    succeeded = site.judge_all(begun)
     wait_until(lambda: ports_of(site.ovn) == before, what="the same logical ports as before")
     assert site.addresses() == addresses
-    print(f"{sum(outcomes)} of {len(outcomes)} ADDs succeeded")
+    print(f"{succeeded} of {len(begun)} ADDs succeeded")
 
 
 @pytest.mark.parametrize(
