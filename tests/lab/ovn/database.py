@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from tests.lab.ovn.central import SCHEMAS
-from tests.lab.ovn.started import Started, run_program
+from tests.lab.ovn.started import Server, run_program
 from tests.lab.switch.switch import CTL_SECONDS, wait_until
 
 Kind = Literal["unix", "tcp", "ssl"]
@@ -42,14 +42,13 @@ def _new_key(path: str) -> tuple[str, ...]:
     return ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", path)
 
 
-class NorthboundDatabase(Started):
+class NorthboundDatabase(Server):
     """It is served from `start` to `stop`, below `directory`, whose path is short; it has rows, and no northd reads them."""
 
     def __init__(self, directory: Path, authority: Authority, schema: Path = SCHEMAS / "ovn-nb.ovsschema") -> None:
         self._dir = directory
         self._key, self._certificate = authority.sign("server")
         self._authority = authority
-        self._process: subprocess.Popen[bytes] | None = None
         self._schema = schema
         self._create()
 
@@ -66,13 +65,6 @@ class NorthboundDatabase(Started):
         argv = ["ovsdb-server", "--no-chdir", "-vconsole:off", "-vsyslog:off", *files, *remotes, *keys, f"{self._dir}/nb.db"]
         self._process = subprocess.Popen(argv)
         wait_until(lambda: self.remote("ssl") and self.remote("tcp") and Path(f"{self._dir}/nb.sock").exists(), what="it listens")
-
-    def stop(self) -> None:
-        """Kill it; its sockets vanish with it."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(CTL_SECONDS)
-            self._process = None
 
     @property
     def pid(self) -> int:

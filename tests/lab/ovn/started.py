@@ -33,6 +33,18 @@ class Started(ABC):
         """End what was started. May be called again."""
 
 
+class Server(Started):
+    """One process, which is killed at the end; its sockets vanish with it."""
+
+    _process: subprocess.Popen[bytes] | None = None
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(CTL_SECONDS)
+            self._process = None
+
+
 def run_program(*argv: str) -> str:
     """Its output, without the last newline; RuntimeError has its stderr."""
     done = subprocess.run(argv, capture_output=True, text=True, timeout=2 * CTL_SECONDS, check=False)

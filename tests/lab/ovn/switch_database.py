@@ -8,18 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.lab.ovn.started import Started, run_program
+from tests.lab.ovn.started import Server, run_program
 from tests.lab.switch.switch import CTL_SECONDS, wait_until
 
 _SCHEMA: Final = "/usr/share/openvswitch/vswitch.ovsschema"
 
 
-class SwitchDatabase(Started):
+class SwitchDatabase(Server):
     """It is served below `directory`, whose path is short."""
 
     def __init__(self, directory: Path) -> None:
         self._dir = directory
-        self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
         run_program("ovsdb-tool", "create", f"{self._dir}/switch.db", _SCHEMA)
@@ -27,12 +26,6 @@ class SwitchDatabase(Started):
         self._process = subprocess.Popen(["ovsdb-server", "--no-chdir", "-vconsole:off", "-vsyslog:off", *files])
         wait_until(Path(self.remote.removeprefix("unix:")).exists, what="it listens")
         self.vsctl("init")
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(CTL_SECONDS)
-            self._process = None
 
     @property
     def remote(self) -> str:
