@@ -233,6 +233,23 @@ def test_the_former_tools_adopt_rows(run: Run, database: NorthboundDatabase) -> 
     assert database.nbctl("ls-list").count("(kube-minion1)") == 1
 
 
+def test_a_cluster_of_before_gets_the_second_group(run: Run, database: NorthboundDatabase) -> None:
+    """A node is made with the groups that are there; the next runs of both commands make and join the other one."""
+
+    def groups_of_node() -> int:
+        return len(database.nbctl("--bare", "--columns=load_balancer_group", "list", "Logical_Switch", "n1").split())
+
+    node = (*NODE, "--no-chassis", "--no-management-port")
+    run(*CLUSTER)
+    database.nbctl("destroy", "Load_Balancer_Group", "gateway-load-balancers")
+    run(*node)
+    assert groups_of_node() == 1
+    run(*CLUSTER)
+    run(*node)
+    assert groups_of_node() == 2
+    assert "nothing was to be changed" in run(*node).output
+
+
 def test_the_former_tools_lines(run: Run, database: NorthboundDatabase, settings: Path) -> None:
     """Their names of rows: the router as the first node, small letters elsewhere; a second run changes nothing."""
     run(*MASTER, program=overlay)

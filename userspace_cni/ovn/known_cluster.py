@@ -105,11 +105,11 @@ def _node(switch: Any, ports: Mapping[str, Any]) -> KnownNode | None:
 
 
 def _balancers(session: NorthboundSession, router: str) -> tuple[RowKey, ...]:
-    """What every node's switch has of load balancers: the cluster's group, or its two."""
+    """What every node's switch has of load balancers: the cluster's groups, or its two. One that is older may lack a group."""
     for pair in (False, True):
-        keys = balancer_keys(router, pair=pair)
-        if all(session.replica.has(key.table, "name") and session.row(key.table, key.name) is not None for key in keys):
-            return keys
+        keys = [key for key in balancer_keys(router, pair=pair) if session.replica.has(key.table, "name")]
+        if found := tuple(key for key in keys if session.row(key.table, key.name) is not None):
+            return found
     return ()
 
 

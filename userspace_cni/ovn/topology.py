@@ -44,7 +44,10 @@ NODE_KEY: Final = "k8s-node"
 """The key of a node's switch with its name as it was given."""
 OVNS_LENGTH: Final = 64
 """Of an `ipv6_prefix` that says none. OVN's own allocation, which is not used here, gives addresses of no other length."""
-_GROUP: Final = "cluster-load-balancers"
+CLUSTER_GROUP: Final = "cluster-load-balancers"
+"""The load balancers of Services' own addresses: every node's switch has them."""
+GATEWAY_GROUP: Final = "gateway-load-balancers"
+"""Those of addresses by which Services are reached from outside: every gateway's router has them, and the nodes' switches."""
 _PROTOCOLS: Final = ("tcp", "udp")
 _OWN_MAC: Final = "0a:58"
 
@@ -53,7 +56,7 @@ _OWN_MAC: Final = "0a:58"
 class LogicalCluster:
     """What the cluster has once. `subnets`: of all pods, one for each version of IP; `joins`: of the switch `join`, the same.
 
-    `pair`: two load balancers, of TCP and UDP, instead of a group: for servers without groups, and as the first tools made them.
+    `pair`: two load balancers, of TCP and UDP, instead of groups: for servers without groups, and as the first tools made them.
     `connections`: where the northbound database is to listen beside its socket, as "ptcp:6641".
     """
 
@@ -94,9 +97,9 @@ def node_scope(name: str) -> str:
 
 
 def balancer_keys(router: str, *, pair: bool) -> tuple[RowKey, ...]:
-    """The load balancers, or their group, that every node's switch has."""
+    """The load balancers, or their groups, that every node's switch has."""
     if not pair:
-        return (RowKey(LOAD_BALANCER_GROUP, _GROUP),)
+        return tuple(RowKey(LOAD_BALANCER_GROUP, name) for name in (CLUSTER_GROUP, GATEWAY_GROUP))
     return tuple(RowKey(LOAD_BALANCER, f"{router}_{protocol}") for protocol in _PROTOCOLS)
 
 

@@ -58,7 +58,8 @@ def test_a_cluster_of_both_versions_of_ip() -> None:
     }
     joined = rows[RowKey(SWITCH_PORT, "jtor-ovn_cluster_router")].columns
     assert joined == {"type": "router", "addresses": ["router"], "options": {"router-port": "rtoj-ovn_cluster_router"}}
-    assert RowKey(LOAD_BALANCER_GROUP, "cluster-load-balancers") in rows
+    for name in ("cluster-load-balancers", "gateway-load-balancers"):
+        assert RowKey(LOAD_BALANCER_GROUP, name) in rows
 
 
 def test_a_node_keeps_its_own_address_from_pods() -> None:

@@ -60,7 +60,7 @@ def _ways(command: F) -> F:
 def cluster_command(
     ctx: click.Context, /, cluster_subnet: str, join_subnet: str, router: str, set_connection: tuple[str, ...], **way: bool
 ) -> None:
-    """Make what the cluster has once in OVN's northbound database: a router, the switch `join`, and a group of load balancers.
+    """Make what the cluster has once in OVN's northbound database: a router, the switch `join`, and groups of load balancers.
 
     All in one transaction. A second run changes nothing; a changed option changes what is ours, and nothing else. Exit code: 0
     when it is there, 1 when rows of others are in the way, 2 for wrong options or settings, 3 when a database does not answer.
