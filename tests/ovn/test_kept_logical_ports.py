@@ -213,7 +213,7 @@ def test_of_two_controllers_one_writes(api: ApiServer, northbound: NorthboundDat
 def test_who_leads_gets_the_lock(api: ApiServer, keep: Make) -> None:
     """Whichever process was connected first: one without the Lease gives the lock up, and gets it again with the Lease."""
     first = keep()
-    wait_until(lambda: first.ports.rounds.has_lock)
+    wait_until(lambda: first.ports.hold.has_lock)
     first.lead(False)
     second = keep()
     api.add_pod(a_pod("a"))

@@ -4,9 +4,8 @@ A round judges the ports of pods and rows that have changed; all of them where t
 process has begun to act, and every ten minutes. Rows are written in groups, and what changes meanwhile is the next group. Then
 the pods of those rows get their annotations.
 
-Two things keep two controllers from writing at once. The Lease says who acts. The database's lock fences: it belongs to a
-session, and the server itself refuses the transactions of any other. A process that has both writes; what another one knew of
-addresses it reads from annotations and rows. One without the Lease does not ask for the lock: it would keep it from the leader.
+A process that has Lease and lock writes (`northbound_hold`). What another one knew of addresses it reads from annotations and
+rows.
 
 Before two lists have told which pods and networks there are, no row is removed.
 
@@ -28,21 +27,19 @@ from userspace_cni.base.findings import Finding
 from userspace_cni.base.log import say
 from userspace_cni.base.loops import Loop
 from userspace_cni.base.notices import ADDRESS_CONFLICT, LOGICAL_PORT_MISSING, Recipient
+from userspace_cni.controller.northbound_hold import NorthboundHold
 from userspace_cni.controller.note_writers import NoteWriters
 from userspace_cni.controller.pod_changes import PodChanges
 from userspace_cni.controller.port_news import PortNews, ToldPorts
 from userspace_cni.kube.object_watch import ObjectWatch
 from userspace_cni.ovn.address_book import HELD_S, AddressBook
 from userspace_cni.ovn.cluster_pods import ClusterPod
-from userspace_cni.ovn.northbound import NorthboundClient, NorthboundSession, ports_of_northbound
+from userspace_cni.ovn.northbound import NorthboundSession
 from userspace_cni.ovn.pod_ports import LogicalFacts, PodPorts, PortRules, Settled
 from userspace_cni.ovn.port_rows import PortChange
 from userspace_cni.ovn.port_view import NorthboundFacts, PortView, count_ports
 from userspace_cni.ovn.port_writing import BATCH, WritePorts
-from userspace_cni.ovsdb.client import Client
-from userspace_cni.ovsdb.database import DatabaseLock, Tls
 
-LOCK: Final = "userspace_cni"
 _SYNC_S: Final = 1.0
 """Between looks whether there were first lists, where one of them may never be."""
 _NONE: Final[Mapping[str, Any]] = {}
@@ -87,17 +84,16 @@ class PortSources:
 
 
 class PortRounds(Loop):
-    """The thread; `ask` it for a round. `remote`: the northbound database's; `leading`: whether this process is to act."""
+    """The thread; `ask` it for a round. `hold`: the session by which it reads and writes; its owner closes it."""
 
     failing = "logical ports of pods cannot be kept now; the controller tries again: "
     end_s = 2.0
 
     def __init__(
         self,
-        remote: tuple[str, Tls | None],
+        hold: NorthboundHold,
         sources: PortSources,
         notes: NoteWriters,
-        leading: Callable[[], bool],
         rules: PortRules,
         times: PortTimes | None = None,
     ) -> None:
@@ -106,11 +102,10 @@ class PortRounds(Loop):
         self.apart_s, self.back_off = self._times.rounds_s, self._times.back_off
         self._sources = sources
         self._notes = notes
-        self._leading = leading
         self._rules = rules
         self._view = PortView(self.ask)
-        database = ports_of_northbound(self._view.told, DatabaseLock(LOCK, lambda _: self.ask()))
-        self._client: NorthboundClient = Client(remote[0], database, resident=True, tls=remote[1])
+        self._hold = hold
+        hold.follow(self._view.told, self.ask)
         self.on_write: Callable[[str], None] = lambda _: None
         """Told of each row that was written: "insert", "update" or "delete"."""
         self.on_news: Callable[[Recipient, Sequence[Finding]], None] = lambda _recipient, _findings: None
@@ -129,26 +124,13 @@ class PortRounds(Loop):
         self._full_due = 0.0
 
     @property
-    def may_write(self) -> bool:
-        """Whether this process is the one that writes: it has the Lease and the lock of the database."""
-        return self._leading() and self.has_lock
-
-    @property
-    def has_lock(self) -> bool:
-        return self._client.connected and self._client.require_session().holds_lock
-
-    @property
     def pending(self) -> str:
         """What has to be done before it could act; "" when that was done."""
-        if not self._client.sessions:
+        if not self._hold.was_open:
             return "there was no session with OVN's northbound database yet"
-        if self.full_s is None and self.may_write:
+        if self.full_s is None and self._hold.may_write:
             return "the logical ports have not been compared with the pods yet"
         return ""
-
-    def look(self, look: Callable[[NorthboundSession], float]) -> float | None:
-        """A number of the database, for metrics; None while there is no session."""
-        return self._client.require_session().look(look) if self._client.connected else None
 
     @property
     def lacking(self) -> int:
@@ -163,21 +145,18 @@ class PortRounds(Loop):
     @property
     def rows(self) -> int:
         """How many logical ports the database has."""
-        return int(self.look(count_ports) or 0)
-
-    def _end(self) -> None:
-        self._client.close()
+        return int(self._hold.look(count_ports) or 0)
 
     def _round(self) -> float | None:
         deadline = Deadline.after(self._times.write_s)
-        self._client.connect(deadline)
-        if not self._client.require_session().ask_lock(wanted=self._leading()):
+        session = self._hold.open(deadline)
+        if session is None:
             return _SYNC_S
         now = time.monotonic()
         sources = self._sources
         if not sources.listed:
             return _SYNC_S
-        acts, certain = self.may_write, sources.certain
+        acts, certain = self._hold.may_write, sources.certain
         began, self._acts = acts and not self._acts, acts
         is_full = began or now >= self._full_due or certain != self._certain
         self._certain = certain
@@ -185,22 +164,23 @@ class PortRounds(Loop):
         self._note_ended(pods, now)
         if not acts:
             self._full_due = 0.0
-            self._client.require_session().look(lambda _: self._view.forget())  # else it kept each name that was ever told
+            session.look(lambda _: self._view.forget())  # else it kept each name that was ever told
             return None  # Lease and lock ask for a round when they are ours
         if began:
             say("info", "this controller keeps the logical ports of pods")
             self._ports, self._facts = self._new_ports(), None
             pods = dict(self._known)
-        self._look(pods, is_full=is_full, deadline=deadline)
+        self._look(session, pods, is_full=is_full, deadline=deadline)
         again = now + _LACKING_S if self._lacking.reasons or not certain else math.inf
         due_s = min(self._full_due, self._ports.next_due(now), again) - time.monotonic()
         return max(0.0, min(due_s, self._lacking.write(), self._doubtful.write()))
 
-    def _look(self, pods: Mapping[str, ClusterPod | None], *, is_full: bool, deadline: Deadline) -> None:
+    def _look(
+        self, session: NorthboundSession, pods: Mapping[str, ClusterPod | None], *, is_full: bool, deadline: Deadline
+    ) -> None:
         """Judge what has changed, or everything, and write the difference. Raises Unavailable, RowsRefused."""
         began, due = time.monotonic(), self._full_due
         self._full_due = 0.0  # what was taken here is judged again, unless all of it succeeds
-        session = self._client.require_session()
         is_new, names, facts = session.look(self._view.take)
         is_full = is_full or is_new or self._facts is None
         names |= self._take_facts(facts)
@@ -248,7 +228,7 @@ class PortRounds(Loop):
         self._doubtful.take(self._ports.doubtful, self._ports.list_recipients)
 
     def _commit(self, session: NorthboundSession, changes: Sequence[PortChange], deadline: Deadline) -> None:
-        with self._client.describe_attempt("writing logical ports"):
+        with self._hold.client.describe_attempt("writing logical ports"):
             session.transact([WritePorts(session, changes)], deadline)
         for change in changes:
             self.on_write(change.kind)

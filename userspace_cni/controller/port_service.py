@@ -5,8 +5,9 @@ It watches pods, nodes and network definitions, keeps rows and annotations, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from threading import TIMEOUT_MAX
 
 from userspace_cni.base.errors import LogicalPortRefused
 from userspace_cni.base.findings import Finding
@@ -16,6 +17,7 @@ from userspace_cni.base.supervisor import StayingThread, Supervisor
 from userspace_cni.base.tenancy import require_logical_switch, require_without_security
 from userspace_cni.controller.controller_metrics import ControllerMetrics
 from userspace_cni.controller.election import Election
+from userspace_cni.controller.northbound_hold import NorthboundHold
 from userspace_cni.controller.note_writers import NoteListener, NoteWriters
 from userspace_cni.controller.pod_changes import PodChanges
 from userspace_cni.controller.port_news import PortNews
@@ -92,8 +94,9 @@ class PodPortKeeper(Supervisor):
         )
         self._refused = PortNews(ANNOTATIONS_REFUSED, "pods do not get their addresses: ", self._tell)
         listener = NoteListener(lambda outcome: metrics.count_write("pods", outcome), self._tell_refused)
-        self._notes = NoteWriters(Objects(session.for_own_threads()), lambda: self.rounds.may_write, listener)
-        self.rounds = PortRounds((task.remote, task.tls), self._sources, self._notes, leading, task.rules, times)
+        self.hold = NorthboundHold(task.remote, task.tls, leading)
+        self._notes = NoteWriters(Objects(session.for_own_threads()), lambda: self.hold.may_write, listener)
+        self.rounds = PortRounds(self.hold, self._sources, self._notes, task.rules, times)
         self.rounds.on_news = self._tell
         self._events: Events | None = None
         self.rounds.on_write = lambda kind: metrics.count_write("logical_switch_ports", _WORDS[kind])
@@ -104,6 +107,11 @@ class PodPortKeeper(Supervisor):
         """Begin. Raises Unavailable."""
         sources = self._sources
         self.begin(sources.pods, sources.nodes, sources.networks, self._notes, self.rounds)
+
+    def stop(self, within_s: float = TIMEOUT_MAX, *, but: Collection[StayingThread] = ()) -> None:
+        """As of Supervisor; then the session ends, and with it the lock is free."""
+        super().stop(within_s, but=but)
+        self.hold.close()
 
     def tell_by(self, events: Events) -> None:
         """Have pods told by these Events of what is wrong with their logical ports."""
@@ -117,7 +125,7 @@ class PodPortKeeper(Supervisor):
     def obstacles(self) -> list[str]:
         """Why it could not act now. That a single port cannot be is told elsewhere: a pod's author can have one that cannot."""
         sources = self._sources
-        is_fenced = self._leading() and not self.rounds.has_lock and not self.rounds.problem
+        is_fenced = self._leading() and not self.hold.has_lock and not self.rounds.problem
         return [
             each
             for each in (
@@ -140,7 +148,7 @@ class PodPortKeeper(Supervisor):
 
     def _add_numbers(self, metrics: ControllerMetrics) -> None:
         rounds = self.rounds
-        metrics.add("ovn_lock", "1 for the controller that has the lock of OVN's northbound database", lambda: rounds.has_lock)
+        metrics.add("ovn_lock", "1 for the controller that has the lock of OVN's northbound database", lambda: self.hold.has_lock)
         metrics.add("ovn_pods", "Pods that the controller knows", lambda: len(self._sources.pods))
         metrics.add("ovn_ports", "Logical switch ports in the northbound database", lambda: rounds.rows)
         metrics.add("ovn_ports_lacking", "Logical ports that cannot be made now", lambda: rounds.lacking)
@@ -150,7 +158,7 @@ class PodPortKeeper(Supervisor):
         metrics.add("ovn_notes_refused", "Of these, pods for which the server did not take them", lambda: queue.resting)
         metrics.add("ovn_full_seconds", "Seconds of the last comparison of all ports", lambda: rounds.full_s)
         metrics.add(
-            "ovn_lag", "Changes of the northbound database that ovn-northd has not taken over", lambda: rounds.look(count_lag)
+            "ovn_lag", "Changes of the northbound database that ovn-northd has not taken over", lambda: self.hold.look(count_lag)
         )
 
 

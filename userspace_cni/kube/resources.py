@@ -65,6 +65,12 @@ ROUTES: Final = ApiResource("k8s.ovn.org", "v1", "routes", "Route")
 PODS: Final = ApiResource("", "v1", "pods", "Pod")
 SERVICES: Final = ApiResource("", "v1", "services", "Service")
 NAMESPACES: Final = ApiResource("", "v1", "namespaces", "Namespace")
+ENDPOINT_SLICES: Final = ApiResource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
+FORMER_ENDPOINT_SLICES: Final = replace(ENDPOINT_SLICES, version="v1beta1")
+"""As Kubernetes before 1.21 has them."""
+NETWORK_POLICIES: Final = ApiResource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+MULTI_NETWORK_POLICIES: Final = ApiResource("k8s.cni.cncf.io", "v1beta1", "multi-networkpolicies", "MultiNetworkPolicy")
+"""Policies for Multus' networks. Clusters without their definition have none."""
 REPLICA_SETS: Final = ApiResource("apps", "v1", "replicasets", "ReplicaSet")
 JOBS: Final = ApiResource("batch", "v1", "jobs", "Job")
 APISERVER: Final = ApiResource("", "v1", "endpoints", "Endpoints", "default")

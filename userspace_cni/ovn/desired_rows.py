@@ -25,7 +25,7 @@ _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "userspace-cni.io")
 
 @dataclass(frozen=True, order=True)
 class RowKey:
-    """A row, by what it is called: `name` is its column `name`, or where the table has none what tells it from others."""
+    """A row, by what it is called: `name` is its column `name`, or where rows have no names what tells it from others."""
 
     table: str
     name: str
@@ -48,7 +48,7 @@ class Members:
 
 @dataclass(frozen=True)
 class Within:
-    """The row that has another one, and its column for it: without it the server would remove the row."""
+    """The row that has another one, or lists it, and its column for it. The server removes rows that nothing has."""
 
     key: RowKey
     column: str
@@ -58,7 +58,7 @@ class Within:
 class DesiredRow:
     """A row as it is to be, without its name and mark. Values of `columns`: as `find_changed_columns` takes them, or Members.
 
-    `within`: what has it, None for a row of a table that needs nothing. `scope`: its mark, "" for that of the comparison.
+    `within`: what has it or lists it, None for a row that needs nothing. `scope`: its mark, "" for that of the comparison.
     """
 
     key: RowKey
@@ -80,7 +80,12 @@ class FoundRow:
     @property
     def scope(self) -> str:
         """Whose row it is: the mark, "" for a row that is not ours."""
-        return self.external_ids.get(SCOPE, "") if self.external_ids.get("owner") == OWNER else ""
+        return read_scope(self.external_ids)
+
+
+def read_scope(external_ids: Mapping[str, str]) -> str:
+    """Whose a row with these external_ids is: the mark, "" for one that is not ours."""
+    return external_ids.get(SCOPE, "") if external_ids.get("owner") == OWNER else ""
 
 
 class Rows(Protocol):
@@ -88,6 +93,9 @@ class Rows(Protocol):
 
     def has(self, table: str, column: str) -> bool:
         """Whether rows of the table have the column: servers of other versions may lack it."""
+
+    def is_named(self, table: str) -> bool:
+        """Whether rows of the table are known by their column `name`: that of an ACL is only for logs."""
 
     def called(self, key: RowKey, columns: Iterable[str]) -> Sequence[FoundRow]:
         """The rows that have the key's UUID, or its name where the table has names."""
@@ -223,7 +231,7 @@ class _Comparison:
         """The columns to compare: with mark and name, references as UUIDs, and without those that the server lacks."""
         table, found = desired.key.table, self._found.get(desired.key)
         columns: Columns = {}
-        if found is None and self._rows.has(table, "name"):
+        if found is None and self._rows.is_named(table):
             columns["name"] = desired.key.name
         for name, value in desired.columns.items():
             if self._rows.has(table, name):

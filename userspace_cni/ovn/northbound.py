@@ -1,6 +1,6 @@
 """The part of OVN's northbound database that this program replicates, and its client.
 
-Only what is read or written here is described: what OVN has beside it (ACLs, meters, BFD …) is neither fetched nor touched. What
+Only what is read or written here is described: what OVN has beside it (DHCP, DNS, BFD …) is neither fetched nor touched. What
 a server of another version may lack is optional, and the server is asked for it.
 """
 
@@ -11,12 +11,21 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from userspace_cni.ovn.northbound_tables import (
+    ACL,
+    ADDRESS_SET,
     CONNECTION,
     GLOBAL,
+    HA_CHASSIS,
+    HA_GROUP,
     LOAD_BALANCER,
     LOAD_BALANCER_GROUP,
+    METER,
+    METER_BAND,
     NAT,
+    PORT_GROUP,
+    QOS,
     ROUTER,
+    ROUTER_POLICY,
     ROUTER_PORT,
     STATIC_ROUTE,
     SWITCH,
@@ -47,6 +56,8 @@ def _to(table: str, strength: str = "strong") -> Type:
     return {"key": {"type": "uuid", "refTable": table, "refType": strength}, "min": 0, "max": "unlimited"}
 
 
+_INTEGERS: Final = {"key": "string", "value": "integer", "min": 0, "max": "unlimited"}
+
 _TABLES: Final[Mapping[str, Mapping[str, Type]]] = {
     GLOBAL: {"nb_cfg": "integer", "sb_cfg": "integer", "hv_cfg": "integer", "connections": _to(CONNECTION), "options": MAP},
     CONNECTION: {"target": STRING, "inactivity_probe": INTEGER_OR_NONE, "external_ids": MAP},
@@ -54,6 +65,7 @@ _TABLES: Final[Mapping[str, Mapping[str, Type]]] = {
         "name": STRING,
         "ports": _to(SWITCH_PORT),
         "load_balancer": _to(LOAD_BALANCER, "weak"),
+        "qos_rules": _to(QOS),
         "other_config": MAP,
         "external_ids": MAP,
     },
@@ -73,6 +85,7 @@ _TABLES: Final[Mapping[str, Mapping[str, Type]]] = {
         "ports": _to(ROUTER_PORT),
         "static_routes": _to(STATIC_ROUTE),
         "nat": _to(NAT),
+        "policies": _to(ROUTER_POLICY),
         "load_balancer": _to(LOAD_BALANCER, "weak"),
         "options": MAP,
         "external_ids": MAP,
@@ -94,9 +107,36 @@ _TABLES: Final[Mapping[str, Mapping[str, Type]]] = {
         "external_ids": MAP,
     },
     LOAD_BALANCER: {"name": STRING, "vips": MAP, "protocol": STRING_OR_NONE, "external_ids": MAP},
+    ACL: {
+        "name": STRING_OR_NONE,
+        "priority": "integer",
+        "direction": STRING,
+        "match": STRING,
+        "action": STRING,
+        "log": "boolean",
+        "severity": STRING_OR_NONE,
+        "external_ids": MAP,
+    },
+    PORT_GROUP: {"name": STRING, "ports": _to(SWITCH_PORT, "weak"), "acls": _to(ACL), "external_ids": MAP},
+    ADDRESS_SET: {"name": STRING, "addresses": STRINGS, "external_ids": MAP},
+    QOS: {"priority": "integer", "direction": STRING, "match": STRING, "bandwidth": _INTEGERS, "external_ids": MAP},
+    ROUTER_POLICY: {
+        "priority": "integer",
+        "match": STRING,
+        "action": STRING,
+        "nexthops": STRINGS,
+        "external_ids": MAP,
+    },
+    HA_GROUP: {"name": STRING, "ha_chassis": _to(HA_CHASSIS), "external_ids": MAP},
+    HA_CHASSIS: {"chassis_name": STRING, "priority": "integer", "external_ids": MAP},
+    METER: {"name": STRING, "unit": STRING, "bands": _to(METER_BAND), "external_ids": MAP},
+    METER_BAND: {"action": STRING, "rate": "integer", "burst_size": "integer", "external_ids": MAP},
 }
 _OPTIONAL: Final[Mapping[str, Mapping[str, Type]]] = {
     SWITCH: {"load_balancer_group": _to(LOAD_BALANCER_GROUP), "copp": REFERENCE_OR_NONE, "dns_records": REFERENCES},
+    ACL: {"meter": STRING_OR_NONE, "label": "integer", "options": MAP, "tier": "integer"},
+    METER: {"fair": BOOLEAN_OR_NONE},
+    ROUTER_PORT: {"ha_chassis_group": _to(HA_GROUP)},
     SWITCH_PORT: {"parent_name": STRING_OR_NONE, "tag_request": INTEGER_OR_NONE, "tag": INTEGER_OR_NONE},
     ROUTER: {"load_balancer_group": _to(LOAD_BALANCER_GROUP), "enabled": BOOLEAN_OR_NONE},
     STATIC_ROUTE: {"route_table": STRING, "options": MAP},
@@ -104,6 +144,12 @@ _OPTIONAL: Final[Mapping[str, Mapping[str, Type]]] = {
     LOAD_BALANCER: {"options": MAP, "selection_fields": STRINGS},
     LOAD_BALANCER_GROUP: {"name": STRING, "load_balancer": _to(LOAD_BALANCER, "weak")},
 }
+
+
+_UNIQUE: Final = frozenset({SWITCH_PORT, ROUTER_PORT, LOAD_BALANCER_GROUP, PORT_GROUP, ADDRESS_SET, HA_GROUP, METER})
+_NAMED: Final = _UNIQUE | {SWITCH, ROUTER, LOAD_BALANCER}
+ROOTS: Final = frozenset({SWITCH, ROUTER, LOAD_BALANCER, LOAD_BALANCER_GROUP, PORT_GROUP, ADDRESS_SET, HA_GROUP, METER})
+"""Tables whose rows stay until they are deleted. A row of another one goes with the last that refers to it."""
 
 
 class NorthboundIndex:
@@ -132,36 +178,40 @@ def northbound(on_change: OnChange = lambda *_: None) -> Database[NorthboundInde
         root=GLOBAL,
         tables=_TABLES,
         index=partial(NorthboundIndex, on_change),
-        named=frozenset({SWITCH, SWITCH_PORT, ROUTER, ROUTER_PORT, LOAD_BALANCER, LOAD_BALANCER_GROUP}),
+        named=_NAMED,
         optional=_OPTIONAL,
-        lasting=frozenset({SWITCH, ROUTER, LOAD_BALANCER, LOAD_BALANCER_GROUP}),
-        unique=frozenset({SWITCH_PORT, ROUTER_PORT, LOAD_BALANCER_GROUP}),
+        lasting=ROOTS,
+        unique=_UNIQUE,
         setting="ovn_nb",
         initialise="ovn-nbctl init",
     )
 
 
-_OF_PORTS: Final[Mapping[str, tuple[str, ...]]] = {
+_OF_LEADER: Final[Mapping[str, tuple[str, ...]]] = {
     GLOBAL: ("nb_cfg", "sb_cfg", "options"),
-    SWITCH: ("name", "other_config", "external_ids"),
-    SWITCH_PORT: ("name", "options", "addresses", "dynamic_addresses", "port_security", "external_ids"),
+    SWITCH: ("name", "qos_rules", "other_config", "external_ids"),
+    SWITCH_PORT: ("name", "type", "options", "addresses", "dynamic_addresses", "port_security", "external_ids"),
+    ROUTER: ("name", "options", "external_ids"),
     ROUTER_PORT: ("name", "mac", "networks"),
+    **{table: tuple(_TABLES[table]) for table in (LOAD_BALANCER, ACL, PORT_GROUP, ADDRESS_SET, QOS, METER, METER_BAND)},
 }
+_OPTIONAL_OF_LEADER: Final = (LOAD_BALANCER, LOAD_BALANCER_GROUP, ACL, METER)
 
 
-def ports_of_northbound(on_change: OnChange, lock: DatabaseLock) -> Database[NorthboundIndex]:
-    """The part that logical ports of pods follow from, for who keeps those of a whole cluster: each column costs a row's memory.
+def northbound_of_leader(on_change: OnChange, lock: DatabaseLock) -> Database[NorthboundIndex]:
+    """The part that a controller needs, for the ports of all pods, Services and policies: each column costs a row's memory.
 
     The ports of a switch are not part of it. Each port that comes or goes changes them.
     """
     return Database(
         name="OVN_Northbound",
         root=GLOBAL,
-        tables={table: {column: _TABLES[table][column] for column in columns} for table, columns in _OF_PORTS.items()},
+        tables={table: {column: _TABLES[table][column] for column in columns} for table, columns in _OF_LEADER.items()},
         index=partial(NorthboundIndex, on_change),
-        named=frozenset({SWITCH, SWITCH_PORT, ROUTER_PORT}),
-        lasting=frozenset({SWITCH}),
-        unique=frozenset({SWITCH_PORT, ROUTER_PORT}),
+        named=_NAMED & {*_OF_LEADER, LOAD_BALANCER_GROUP},
+        optional={table: _OPTIONAL[table] for table in _OPTIONAL_OF_LEADER},
+        lasting=ROOTS & {*_OF_LEADER, LOAD_BALANCER_GROUP},
+        unique=_UNIQUE & {*_OF_LEADER, LOAD_BALANCER_GROUP},
         lock=lock,
         setting="ovn_nb",
         initialise="ovn-nbctl init",

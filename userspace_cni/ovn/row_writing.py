@@ -14,8 +14,28 @@ from typing import Any, Final
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.ovn.desired_rows import Changes, DesiredRow, FoundRow, RowChange, RowKey, compare
-from userspace_cni.ovn.northbound import NorthboundClient, NorthboundSession
-from userspace_cni.ovn.northbound_tables import CONNECTION, GLOBAL, NAT, ROUTER, ROUTER_PORT, STATIC_ROUTE, SWITCH, SWITCH_PORT
+from userspace_cni.ovn.northbound import ROOTS, NorthboundClient, NorthboundSession
+from userspace_cni.ovn.northbound_tables import (
+    ACL,
+    CONNECTION,
+    GLOBAL,
+    HA_CHASSIS,
+    HA_GROUP,
+    LOAD_BALANCER,
+    LOAD_BALANCER_GROUP,
+    METER,
+    METER_BAND,
+    NAT,
+    PORT_GROUP,
+    QOS,
+    ROUTER,
+    ROUTER_POLICY,
+    ROUTER_PORT,
+    STATIC_ROUTE,
+    SWITCH,
+    SWITCH_PORT,
+)
+from userspace_cni.ovn.row_view import RowView, scope_of
 from userspace_cni.ovsdb.column_values import columns_of, read_references, table_of, value_of
 from userspace_cni.ovsdb.draft import Draft
 from userspace_cni.ovsdb.groups import Command, RefusedCommand
@@ -26,25 +46,35 @@ HOLDERS: Final[Mapping[str, tuple[str, str]]] = {
     ROUTER_PORT: (ROUTER, "ports"),
     STATIC_ROUTE: (ROUTER, "static_routes"),
     NAT: (ROUTER, "nat"),
+    ROUTER_POLICY: (ROUTER, "policies"),
+    ACL: (PORT_GROUP, "acls"),
+    QOS: (SWITCH, "qos_rules"),
+    HA_CHASSIS: (HA_GROUP, "ha_chassis"),
+    METER_BAND: (METER, "bands"),
+    LOAD_BALANCER: (LOAD_BALANCER_GROUP, "load_balancer"),
 }
-"""What has the rows of a table, and the column for them."""
+"""What has the rows of a table, and the column for them. A load balancer is only listed: it stays without a group."""
 _NAMES: Final[Mapping[str, str]] = {CONNECTION: "target"}
-"""By which column people know a row, where that is not `name`."""
+"""By which column rows are known, of tables whose rows have no names."""
 _RACED: Final = ("duplicate", "constraint violation")
 """The server's words when another writer was first: with the row's UUID, or with its name where names are unique."""
 
 
 class SessionRows:
-    """The rows of a session, as `compare` needs them. Only within the session's lock."""
+    """The rows of a session, as `compare` needs them. Only within the session's lock. `view`: where it is kept whose rows are."""
 
-    def __init__(self, session: NorthboundSession) -> None:
+    def __init__(self, session: NorthboundSession, view: RowView | None = None) -> None:
         self._session = session
+        self._view = view
         self._replica = session.replica
         self._names: dict[str, dict[str, list[Any]]] = {}
         self._holders: dict[str, dict[uuid.UUID, Any]] = {}
 
     def has(self, table: str, column: str) -> bool:
         return self._replica.has(table, column)
+
+    def is_named(self, table: str) -> bool:
+        return table in self._replica.database.named
 
     def called(self, key: RowKey, columns: Iterable[str]) -> Sequence[FoundRow]:
         found = {row.uuid: row for row in self._named(key)}
@@ -53,21 +83,19 @@ class SessionRows:
         return [self._found(row, key, columns) for row in found.values()]
 
     def of_scope(self, scope: str) -> Iterable[FoundRow]:
-        for table in self._replica.tables:
-            if self.has(table, "external_ids"):
-                for row in self._session.rows(table):
-                    found = self._found(row, self._key(row), ())
-                    if found.scope == scope:
-                        yield found
+        for row in self._view.of_scope(scope) if self._view else self._marked(scope):
+            yield self._found(row, self._key(row), ())
+
+    def _marked(self, scope: str) -> Iterable[Any]:
+        return (row for table in self._replica.tables for row in self._session.rows(table) if scope_of(row) == scope)
 
     def holder(self, row: FoundRow) -> tuple[FoundRow, str] | None:
         if row.key.table not in HOLDERS:
             return None
         table, column = HOLDERS[row.key.table]
         if row.key.table not in self._holders:
-            self._holders[row.key.table] = {
-                each: holder for holder in self._session.rows(table) for each in read_references(holder, column)
-            }
+            holders = self._session.rows(table) if table in self._replica.tables else ()
+            self._holders[row.key.table] = {each: holder for holder in holders for each in read_references(holder, column)}
         holder = self._holders[row.key.table].get(row.row_id)
         return None if holder is None else (self._found(holder, self._key(holder), ()), column)
 
@@ -82,8 +110,8 @@ class SessionRows:
         """The rows of this name, where the table has names; and the one row of the root table."""
         if key.table == self._replica.database.root:
             return (self._session.root(),)
-        column = _NAMES.get(key.table, "name")
-        if not self.has(key.table, column):
+        column = self._name_column(key.table)
+        if not column:
             return ()
         if key.table in self._replica.database.unique:
             row = self._session.row(key.table, key.name)
@@ -96,8 +124,12 @@ class SessionRows:
 
     def _key(self, row: Any) -> RowKey:
         table = table_of(row)
-        column = _NAMES.get(table, "name")
-        return RowKey(table, value_of(row, column) if self.has(table, column) else str(row.uuid))
+        column = self._name_column(table)
+        return RowKey(table, value_of(row, column) if column else str(row.uuid))
+
+    def _name_column(self, table: str) -> str:
+        """By which column rows of the table are known, "" for none."""
+        return _NAMES.get(table, "") or ("name" if self.is_named(table) else "")
 
     def _found(self, row: Any, key: RowKey, columns: Iterable[str]) -> FoundRow:
         ids = value_of(row, "external_ids") if self.has(key.table, "external_ids") else {}
@@ -148,9 +180,14 @@ class WriteRows(Command[NorthboundSession]):
 
     def should_retry(self, refused: RefusedCommand) -> bool:
         """Once more where another writer was first."""
-        again = not self._raced and any(word in refused.error for word in _RACED)
+        again = not self._raced and is_raced(refused)
         self._raced = True
         return again
+
+
+def is_raced(refused: RefusedCommand) -> bool:
+    """Whether the server refused it because another writer was first."""
+    return any(word in refused.error for word in _RACED)
 
 
 def write(draft: Draft, changes: Changes, unique: frozenset[str]) -> None:
@@ -172,12 +209,12 @@ def write(draft: Draft, changes: Changes, unique: frozenset[str]) -> None:
         if change.kind == "update" and change.found is not None and change.columns:
             draft.verify(change.found.row, *change.columns)
             draft.update(change.found.row, change.columns)
-        if change.left_by is not None and change.left_by[0].row_id not in gone:
+        if change.kind == "delete" and change.found is not None and change.key.table in ROOTS:
+            draft.delete(change.found.row)
+        elif change.left_by is not None and change.left_by[0].row_id not in gone:
             draft.mutate_by_id(
                 table_of(change.left_by[0].row), change.left_by[0].row_id, change.left_by[1], "delete", [change.row_id]
             )
-        elif change.kind == "delete" and change.found is not None and change.key.table not in HOLDERS:
-            draft.delete(change.found.row)
 
 
 def _insert(draft: Draft, change: RowChange, held: Mapping[str, list[uuid.UUID]], unique: frozenset[str]) -> None:

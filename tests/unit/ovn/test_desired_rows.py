@@ -34,6 +34,9 @@ class Database:
     def has(self, table: str, column: str) -> bool:
         return column in COLUMNS[table]
 
+    def is_named(self, table: str) -> bool:
+        return self.has(table, "name")
+
     def put(self, key: RowKey, columns: dict[str, Any], row_id: uuid.UUID | None = None) -> uuid.UUID:
         """A row of others, unless `row_id` and marks say something else."""
         row_id = row_id or uuid.uuid4()
