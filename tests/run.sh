@@ -10,6 +10,8 @@
 #   tests/run.sh KIND [ARG...]   another directory of tests/
 #   tests/run.sh lane NAME [ARG...]  the tests of plugin, agent, switch and containerd and the demo on the programs of another Debian release
 #                                (their names: tests/lab/lanes/table.py), which is kept in docs/compatibility.md; with arguments, pytest there
+#   tests/run.sh judge [PATTERN] Kubernetes' own end-to-end cases of networks on a cluster whose pods have OVN's network; the result is
+#                                kept in docs/kubernetes-cases.md. With a regular expression only the cases in whose names it is found
 #
 # What failed runs once more at the end, alone: what passes then is printed as `flaky: NAME`, and more than three of them are a failure.
 # With a KIND nothing runs twice.

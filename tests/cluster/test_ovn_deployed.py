@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,63 +10,25 @@ import pytest
 import yaml
 
 from tests.cluster.test_deployed_examples import EXAMPLES, NETWORKS, read
-from tests.lab.cluster.cluster import AGENT, NAMESPACE, Cluster
+from tests.lab.cluster.cluster import NAMESPACE, Cluster
 from tests.lab.cluster.control import NODE_NAME
-from tests.lab.cluster.machine import MachineError
 from tests.lab.cluster.node import ADDRESS
+from tests.lab.cluster.ovn_overlay import DEFINITION, LABEL, OVERLAYS, WORKLOADS, apply_ovn, wait_rolled_out
 from tests.lab.cluster.pods import pod, with_the_machine
-from tests.lab.kube.definitions import multus_definition
-from tests.lab.runtimes import ovn_image
 from userspace_cni.base.whereabouts import CONFIG_FILE
 
 pytestmark = pytest.mark.timeout(900)  # the first test of a run starts the cluster
-OVERLAYS = AGENT / "overlays"
 NODE_PORT = f"k8s-{NODE_NAME}"
-WORKLOADS = ("statefulset/ovn-databases", "deployment/ovn-northd", "daemonset/ovn-controller")
-DEFINITION = multus_definition()
 
 
 @pytest.fixture
 def ovn(clean: Cluster, tmp_path: Path) -> Iterator[Cluster]:
     """The overlay is applied, with the node's address, and all of it is Ready; in the end the node is as it was."""
-    clean.node.machine.run("ctr", "--namespace=k8s.io", "images", "import", str(ovn_image.archive()), seconds=300)
-    mine = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": [os.path.relpath(OVERLAYS / "ovn-single", tmp_path.resolve())],
-        "configMapGenerator": [
-            {"name": "userspace-cni-ovn", "namespace": NAMESPACE, "behavior": "merge", "envs": ["mine.env"]},
-        ],
-    }
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(mine))
-    databases = {each: f"tcp:{ADDRESS}:{port}" for each, port in (("NB", 6641), ("SB", 6642))}
-    (tmp_path / "mine.env").write_text("".join(f"USERSPACE_CNI_OVN_{each}={at}\n" for each, at in databases.items()))
     try:
-        clean.apply(DEFINITION)
-        clean.kubectl("label", "node", NODE_NAME, "userspace-cni.io/ovn-databases=")
-        clean.apply(tmp_path)
-        for each in (*WORKLOADS, "deployment/userspace-cni-controller"):
-            rolled_out(clean, each)
+        apply_ovn(clean, tmp_path)
         yield clean
     finally:
         remove(clean)
-
-
-def rolled_out(cluster: Cluster, workload: str) -> None:
-    """Wait for it; AssertionError has what its pods say."""
-    try:
-        cluster.kubectl("-n", NAMESPACE, "rollout", "status", workload, "--timeout=110s")
-    except MachineError as error:
-        found = json.loads(cluster.kubectl("-n", NAMESPACE, "get", "pods", "-o", "json"))["items"]
-        told = [f"{each['metadata']['name']}: {json.dumps(each['status'].get('containerStatuses'))}" for each in found]
-        for each in found:
-            for part in (*each["spec"].get("initContainers", ()), *each["spec"]["containers"]):
-                try:
-                    log = cluster.logs(each["metadata"]["name"], NAMESPACE, part["name"])
-                except MachineError as refused:
-                    log = str(refused)
-                told.append(f"{each['metadata']['name']} {part['name']}: {log[-1500:]}")
-        raise AssertionError("\n".join([str(error), *told])) from error
 
 
 def ended(cluster: Cluster) -> dict[str, str]:
@@ -97,7 +58,7 @@ def remove(cluster: Cluster) -> None:
     cluster.kubectl("delete", "-k", str(OVERLAYS / "logical-ports"), "--ignore-not-found", "--wait=false")
     cluster.end_controller()
     cluster.kubectl("delete", "customresourcedefinition", DEFINITION["metadata"]["name"], "--ignore-not-found")
-    cluster.kubectl("label", "node", NODE_NAME, "userspace-cni.io/ovn-databases-")
+    cluster.kubectl("label", "node", NODE_NAME, f"{LABEL}-")
     cluster.switch.vsctl("--no-wait", "--if-exists", "del-br", "br-int")
     keys = [key for key in cluster.switch.rows("Open_vSwitch")[0]["external_ids"] if key.startswith("ovn-") or key == "hostname"]
     cluster.switch.vsctl("--no-wait", "remove", "Open_vSwitch", ".", "external_ids", *keys)
@@ -130,7 +91,7 @@ def test_from_nothing_to_pods(ovn: Cluster) -> None:
     for each in WORKLOADS:
         ovn.kubectl("-n", NAMESPACE, "rollout", "restart", each)
     for each in WORKLOADS:
-        rolled_out(ovn, each)
+        wait_rolled_out(ovn, each)
     assert answers(ovn, addresses[0].partition("/")[0])
     ovn.apply(pod("three", annotations={NETWORKS: "ovn-veth"}))
     ovn.wait_running("three")

@@ -10,7 +10,7 @@ import shlex
 import pytest
 
 from tests.lab.cluster.cluster import Cluster
-from tests.lab.cluster.node import DEFAULT_NETWORK
+from tests.lab.cluster.shape import DEFAULT_NETWORK
 from tests.lab.pages import ROOT, blocks
 from tests.lab.switch.switch import wait_until
 

@@ -19,6 +19,7 @@ from tests.lab.cluster import binaries
 from tests.lab.cluster.control import NODE_NAME, Control
 from tests.lab.cluster.machine import MachineError
 from tests.lab.cluster.node import BOOT_ID, ClusterNode, give_back
+from tests.lab.cluster.shape import Shape
 from tests.lab.guests.roots import CACHE
 from tests.lab.kube.pods import CONFIGURATION_DATA
 from tests.lab.runtimes import agent_image
@@ -46,12 +47,12 @@ _TOPS, _PREFIX, _LOCK = Path("/var/tmp"), "uc-cluster-", "lock"
 class Cluster:
     """The control plane and one node; everything that they write is below the new directory `top`."""
 
-    def __init__(self, top: Path, pages: int) -> None:
+    def __init__(self, top: Path, pages: int, shape: Shape | None = None) -> None:
         self.top = top
         programs = binaries.directory()
         self._images = [agent_image.archive(), top / "image.tar"]
         write_image(self._images[1])
-        self.control = Control(top / "control", programs)
+        self.control = Control(top / "control", programs, shape or Shape())
         self.node = ClusterNode(top, self.control, programs, pages, [CACHE, ROOT])
 
     def start(self) -> None:
@@ -367,10 +368,10 @@ def is_ready(thing: Mapping[str, Any]) -> bool:
 
 
 @contextmanager
-def one_cluster(pages: int) -> Iterator[Cluster]:
+def one_cluster(pages: int, shape: Shape | None = None) -> Iterator[Cluster]:
     """A cluster that is Ready, with `pages` hugepages of 2 MiB for pods."""
     with own_top() as top:
-        made = Cluster(top, pages)
+        made = Cluster(top, pages, shape)
         try:
             made.start()
             yield made

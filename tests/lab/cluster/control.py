@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tests.lab.cluster.machine import Daemon, Machine
+from tests.lab.cluster.shape import Shape
 from tests.lab.kube.kubectl import debian_kubectl
 from tests.lab.node.agent import get
 from tests.lab.switch.switch import listens, wait_until
@@ -55,13 +56,14 @@ class Control:
 
     machine: Machine
 
-    def __init__(self, directory: Path, programs: Path) -> None:
+    def __init__(self, directory: Path, programs: Path, shape: Shape) -> None:
         self.directory = directory
+        self.shape = shape
         self._programs = programs
         self._kubectl = debian_kubectl()
         self._daemons: dict[str, Daemon] = {}
         self._etcd = directory / "etcd"
-        self._proxy = directory / "api.sock"
+        self.proxy = directory / "api.sock"
         self._etcd.mkdir(parents=True)
         self._ending = ExitStack()
         subprocess.run(["bash", "-ec", _CERTIFICATES, "make", API], cwd=directory, capture_output=True, check=True)
@@ -103,16 +105,16 @@ class Control:
             f"--root-ca-file={self.directory}/ca.crt",
         )
         self._start("kube-scheduler", *self._client("scheduler"))
-        proxy = self.kubectl_inside("proxy", f"--unix-socket={self._proxy}", "--accept-hosts=.*")
+        proxy = self.kubectl_inside("proxy", f"--unix-socket={self.proxy}", "--accept-hosts=.*")
         self._daemons["proxy"] = self.machine.start(self.directory / "proxy.log", *proxy)
-        wait_until(lambda: listens(self._proxy, self.machine.pid), what=f"kubectl proxy; see {self.directory}/proxy.log")
+        wait_until(lambda: listens(self.proxy, self.machine.pid), what=f"kubectl proxy; see {self.directory}/proxy.log")
 
     def look(self, path: str, **query: str) -> dict[str, Any]:
         """What the API server has at a path, {} if there is nothing; `query`: labelSelector, fieldSelector.
 
         For repeated questions: a `kubectl get` takes a tenth of a second of a core for its process.
         """
-        status, body = get(str(self._proxy), f"{path}?{urlencode(query)}")
+        status, body = get(str(self.proxy), f"{path}?{urlencode(query)}")
         assert status in {200, 404}, f"{path}: {status}: {body.decode()}"
         return dict(json.loads(body)) if status == 200 else {}
 
@@ -149,7 +151,7 @@ class Control:
 
     def _start(self, name: str, *arguments: str) -> None:
         log = self.directory / f"{name}.log"
-        self._daemons[name] = self.machine.start(log, str(self._programs / name), *arguments)
+        self._daemons[name] = self.machine.start(log, str(self._programs / name), *arguments, *self.shape.more(name))
 
     def _write_users(self) -> None:
         cluster = {"server": f"https://{API}", "certificate-authority": f"{self.directory}/ca.crt"}

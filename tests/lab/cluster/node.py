@@ -18,6 +18,7 @@ from typing import Any
 
 from tests.lab.cluster.control import NODE_NAME, Control
 from tests.lab.cluster.machine import Daemon, Machine
+from tests.lab.cluster.shape import PODS
 from tests.lab.lanes.callers import callers
 from tests.lab.lanes.table import lane
 from tests.lab.node.below import files_below
@@ -28,22 +29,8 @@ from tests.lab.runtimes.images import IMAGE
 from tests.lab.switch.switch import Switch, wait_until
 
 ADDRESS, GATEWAY = "172.30.0.2", "172.30.0.1"
-PODS = "10.244.0.0/24"
 SHORT_DIR = "/var/lib/vhost_sockets"
 CONTAINERD = "/run/containerd/containerd.sock"
-DEFAULT_NETWORK: Mapping[str, Any] = {
-    "cniVersion": "0.4.0",
-    "name": "pods",
-    "plugins": [
-        {
-            "type": "bridge",
-            "bridge": "cni0",
-            "isGateway": True,
-            "ipam": {"type": "host-local", "ranges": [[{"subnet": PODS}]], "routes": [{"dst": "0.0.0.0/0"}]},
-        }
-    ],
-}
-"""The network that every pod has as eth0."""
 _NETWORKS = "/etc/cni/net.d"
 _BOOT = Path(__file__).with_name("boot-node")
 _CONTAINERD = f"""\
@@ -100,6 +87,7 @@ class ClusterNode:
     def __init__(self, top: Path, control: Control, programs: Path, pages: int, binds: Sequence[Path] = ()) -> None:
         self.top = top
         self._control = control
+        self._shape = control.shape
         self._programs = programs
         self._binds = binds
         self._ovs = ovs_directory(top)
@@ -155,7 +143,7 @@ class ClusterNode:
 
     def start_kubelet(self) -> None:
         config = self.top / "kubelet.json"
-        config.write_text(json.dumps(_KUBELET))
+        config.write_text(json.dumps({**_KUBELET, **self._shape.kubelet}))
         self.kubelet = self.machine.start(
             self.top / "kubelet.log",
             str(self._programs / "kubelet"),
@@ -165,6 +153,7 @@ class ClusterNode:
             f"--node-ip={ADDRESS}",
             "--container-runtime=remote",
             f"--container-runtime-endpoint=unix://{CONTAINERD}",
+            *self._shape.more("kubelet"),
             environ=os.environ | _NO_CLOUD,
         )
 
@@ -197,7 +186,7 @@ class ClusterNode:
     def join(self, *lists: Mapping[str, Any]) -> None:
         """Let each pod that is made from now on join these networks beside the default one, as eth1, eth2 and so on."""
         self._write_networks(*lists)
-        wanted = [each["name"] for each in (DEFAULT_NETWORK, *lists)]
+        wanted = [each["name"] for each in (self._shape.network, *lists)]
         with self.cri() as cri:
             wait_until(lambda: cri.networks() == wanted, what=f"containerd to read the networks {wanted}")
 
@@ -205,7 +194,7 @@ class ClusterNode:
         directory = self.machine.path(_NETWORKS)
         for path in directory.iterdir():
             path.unlink()
-        for number, each in enumerate((DEFAULT_NETWORK, *lists)):
+        for number, each in enumerate((self._shape.network, *lists)):
             (directory / f"{number:02}-{each['name']}.conflist").write_text(json.dumps(each))
 
     def leftovers(self) -> dict[str, list[str]]:
@@ -238,7 +227,7 @@ class ClusterNode:
         """
         with self.cri() as cri:
             known = cri.sandboxes()
-        for lease in map(Path, self.leases(DEFAULT_NETWORK["name"])):
+        for lease in map(Path, self.leases(self._shape.network["name"])):
             if lease.read_text().split()[0] not in known:
                 lease.unlink()
 
@@ -266,6 +255,10 @@ class ClusterNode:
         subprocess.run(["ip", "link", "add", *ends], check=True)
         there.run("sh", "-ec", f"ip address add {GATEWAY}/24 dev node0; ip link set node0 up; ip route add {PODS} via {ADDRESS}")
         here.run("sh", "-ec", f"ip address add {ADDRESS}/24 dev eth0; ip link set eth0 up; ip route add default via {GATEWAY}")
+        if second := self._shape.second:
+            add = "ip address add {}/64 dev {} nodad; ip -6 route add {} via {}"
+            there.run("sh", "-ec", add.format(second.gateway, "node0", second.pods, second.node))
+            here.run("sh", "-ec", add.format(second.node, "eth0", "default", second.gateway))
 
 
 def give_back(top: Path) -> None:

@@ -23,7 +23,7 @@ MAKEFILE: Final = "Makefile"
 HOOKS: Final = ".pre-commit-config.yaml"
 SUITE: Final = "tests/run.sh"
 _LANE: Final = "lane"
-_PARTS_OF_THE_SUITE: Final = frozenset({"all", "quick", "changed", "check", _LANE})
+_PARTS_OF_THE_SUITE: Final = frozenset({"all", "quick", "changed", "check", "judge", _LANE})
 """Groups that the suite runs beside the kinds, which are directories."""
 _ENVIRONMENT: Final = ".venv/bin/"
 _FILE: Final = re.compile(r"(docs|tests|deploy|userspace_cni|localdb|kubevirt|\.github|\.ci)/[\w./-]*")

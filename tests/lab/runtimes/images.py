@@ -10,6 +10,7 @@ import io
 import json
 import subprocess
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 BUSYBOX = Path("/bin/busybox")
@@ -23,18 +24,22 @@ _DIRECTORIES = ("bin", "dev", "etc", "proc", "sys", "tmp", "usr", "shared")
 
 def write_image(path: Path) -> None:
     """Write the archive with `IMAGE`, whose entry point sleeps for ever; FileNotFoundError without busybox-static."""
-    layer = _layer()
-    config = _marshal(
+    write_archive(path, IMAGE, _layer(), {"Entrypoint": ["/bin/sleep", "2147483647"], "Env": ["PATH=/bin:/usr/bin"]})
+
+
+def write_archive(path: Path, name: str, layer: bytes, config: Mapping[str, object]) -> None:
+    """Write a docker-archive with an image of this full name, which is this layer, a tar archive, and runs as `config` says."""
+    written = _marshal(
         {
             "architecture": "amd64",
             "os": "linux",
-            "config": {"Entrypoint": ["/bin/sleep", "2147483647"], "Env": ["PATH=/bin:/usr/bin"]},
+            "config": config,
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
         }
     )
-    name = f"{hashlib.sha256(config).hexdigest()}.json"
-    manifest = _marshal([{"Config": name, "RepoTags": [IMAGE], "Layers": ["layer.tar"]}])
-    path.write_bytes(_archive({name: config, "layer.tar": layer, "manifest.json": manifest}))
+    file = f"{hashlib.sha256(written).hexdigest()}.json"
+    manifest = _marshal([{"Config": file, "RepoTags": [name], "Layers": ["layer.tar"]}])
+    path.write_bytes(_archive({file: written, "layer.tar": layer, "manifest.json": manifest}))
 
 
 def unpack_image(directory: Path) -> None:

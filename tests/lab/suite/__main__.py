@@ -159,9 +159,12 @@ def main(arguments: Sequence[str]) -> int:
         return run_changed(*rest, lists=lists)
     if what == "lane":
         return run_lane(*rest)
+    if what == "judge":
+        return run_judge(rest)
     if what not in kinds(files()):
         print(
-            f"tests/run.sh: there is no {what}: all, quick, changed, check, lane, or one of {', '.join(sorted(kinds(files())))}",
+            f"tests/run.sh: there is no {what}: all, quick, changed, check, lane, judge, or one of "
+            f"{', '.join(sorted(kinds(files())))}",
             file=sys.stderr,
         )
         return 2
@@ -204,6 +207,12 @@ def run_lane(name: str = "", *options: str) -> int:
     record.keep(name, record.Ran.of(made, [demo, *rows]), record.own_versions())
     page.PAGE.write_text(page.with_table(page.PAGE.read_text(), record.read()))
     return not passed
+
+
+def run_judge(patterns: Sequence[str]) -> NoReturn:
+    """Become the program that runs Kubernetes' own cases, on a cluster as the tests of that kind have it."""
+    prepare(files("tests/cluster"))
+    os.execv(sys.executable, (sys.executable, "-m", "tests.lab.judge", *patterns))
 
 
 def run_demo(inside: tuple[str, ...]) -> Row:

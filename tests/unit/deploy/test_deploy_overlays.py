@@ -26,6 +26,7 @@ NAMES = [
     "logical-ports",
     "openshift",
     "ovn",
+    "ovn-default-network",
     "ovn-single",
     "ovs-pod",
     "pod-monitor",
