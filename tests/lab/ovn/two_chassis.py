@@ -85,6 +85,11 @@ class TwoChassis(Started):
     def sbctl(self, *args: str) -> str:
         return self._run("ovn-sbctl", f"--db={self.remote('sb')}", f"--timeout={CTL_SECONDS}", *args)
 
+    def revalidate(self) -> None:
+        """Wait until no switch forwards any more by what it remembers of flows that it had before."""
+        for switch in self.switches.values():
+            switch.appctl("revalidator/wait")
+
     def chassis(self) -> set[str]:
         """The names of the chassis that the southbound database has."""
         return set(self.sbctl("--bare", "--columns=name", "list", "Chassis").split())
