@@ -17,6 +17,7 @@ from tests.agent.conftest import node_with_shim
 from tests.cni.spec import refused, refused_soon, succeeded, switch_of
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.pods import Pod
+from tests.lab.node.forked_node import run_command
 from tests.lab.node.links import addresses, inside, links, pings
 from tests.lab.node.node import CONTAINER, Node
 from tests.lab.ovn.central import INTEGRATION, Ovn
@@ -159,6 +160,30 @@ def test_an_add_that_does_not_wait_for_ovn(world: Node, sandbox: str) -> None:
     assert (ids["iface-id"], "ovn-installed" in ids) == (f"blue_{pod.name}", False)
     assert run(world, "CHECK", {**quick, "prevResult": result}, sandbox, pod).status == 0
     assert run(world, "DEL", quick, sandbox, pod).status == 0
+
+
+@EITHER
+@KINDS
+def test_a_port_whose_limits_are_ovns(world: Node, sandbox: str, ovn: Ovn, iftype: str) -> None:
+    """The node sets none of them, `list` says whose they are, and what OVN cannot do is refused by name."""
+    pod = a_pod()
+    add_logical(ovn, f"blue_{pod.name}", iface_id_ver=pod.uid)
+    rates = {"ingressRate": 20_000_000, "egressRate": 30_000_000}
+    limited = network(iftype, ovn={"limits": "ovn"}, bandwidth=rates)
+    result = succeeded(run(world, "ADD", limited, sandbox, pod))
+    [interface] = switch_of(world).rows("Interface", f"external_ids:container-id={CONTAINER}")
+    assert (interface["ingress_policing_rate"], switch_of(world).port(interface["name"])["qos"]) == (0, [])
+    assert run(world, "CHECK", {**limited, "prevResult": result}, sandbox, pod).status == 0
+    [listed] = json.loads(run_command(world.environ | world.settings, "list", "--json").stdout)
+    assert (listed["limits_by"], listed["limits"]["to_pod"]) == ("ovn", None)
+    assert run(world, "DEL", limited, sandbox, pod).status == 0
+    for keys, said in (
+        ({"netem": {"latency_ms": 5}}, "key 'netem'"),
+        ({"bandwidth": {"ingressRate": 10**6, "ingressBurst": 600}}, ""),
+    ):
+        refused(
+            run(world, "ADD", network(iftype, ovn={"limits": "ovn"}, **keys), sandbox, pod), 2 if said else 7, said or "Burst"
+        )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,6 +30,7 @@ from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.pod_requests import Clients
 
 WATCHED = WatchTimes(page=100, back_off=BackOff(0.005, 0.02), confirm_s=0)
+DEFAULTS = Settings()
 CLEANUP = "ovn-cleanup-on-exit"
 Record = Callable[[str, object], None]
 KINDS = (("n1", True), ("n1", False), ("n2", True), ("n2", False))
@@ -68,8 +69,9 @@ def world() -> Iterator[World]:
 
 
 @contextmanager
-def two_nodes(kinds: Sequence[tuple[str, bool]]) -> Iterator[World]:
-    """Two nodes, joined by a router, with these pods: of each its node, and whether its port is a vhost-user port."""
+def two_nodes(kinds: Sequence[tuple[str, bool]], settings: Settings = DEFAULTS) -> Iterator[World]:
+    """Two nodes, joined by a router, with these pods: of each its node, and whether its port is a vhost-user port. `settings`:
+    the controller's."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="ovn-")))
         ovn = stack.enter_context(TwoChassis(directory))
@@ -80,7 +82,7 @@ def two_nodes(kinds: Sequence[tuple[str, bool]]) -> Iterator[World]:
         for name in NODES:
             api.add(node(name))
         session = Clients(KubeconfigBounds.of(Settings()), HERE, api.kubeconfig(directory)).of("").session
-        task = read_task(Settings(ovn_nb=ovn.remote("nb")))
+        task = read_task(replace(settings, ovn_nb=ovn.remote("nb")))
         kept = PodPortKeeper(session, task, lambda: True, ControllerMetrics(lambda: True, {}), watch_times=WATCHED)
         kept.start()
         stack.callback(kept.stop)

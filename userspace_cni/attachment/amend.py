@@ -17,6 +17,7 @@ from userspace_cni.attachment.planned import divide_limits
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import Step
 from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.limits import UNLIMITED
 from userspace_cni.base.log import about, say
 from userspace_cni.cni.bandwidth import Bandwidth, resolve
 
@@ -33,9 +34,8 @@ def steps_now(record: Record, noted: ChangeableOptions) -> tuple[Step, ...]:
     if port is None:
         return record.steps
     terms = port.terms
-    limits, shaped = divide_limits(
-        resolve(Bandwidth(terms.runtime, terms.network), noted.limits, before=terms.noted), port.interface
-    )
+    asked = resolve(Bandwidth(terms.runtime, terms.network), noted.limits, before=terms.noted)
+    limits, shaped = divide_limits(UNLIMITED if terms.by_ovn else asked, port.interface)
     limited = [link.limited(shaped)] if link and shaped else []
     steps = [step for step in record.steps if step != record.shaper]
     place = steps.index(port)

@@ -130,6 +130,7 @@ def describe(
         "mtu": step.interface.mtu if step else None,
         "link": _link(record),
         "limits": asdict(limits_of(record)),
+        "limits_by": "ovn" if step and step.terms.by_ovn else "node",
         "mirrors": [asdict(each) for each in step.mirrors] if step else [],
         "mirror_output": ", ".join(step.mirror_outputs) if step else "",
         "logical_port": _logical(step, live),

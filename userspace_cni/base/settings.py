@@ -153,6 +153,12 @@ class Settings:
         "whether the cluster's default network is OVN's: each pod's `eth0` has a logical port; else only interfaces of networks "
         "with `ovn` have one",
     )
+    ovn_default_limits: str = _setting(
+        "node",
+        "who limits `eth0` of pods where that is OVN's: the node's switch, or OVN by rows that the controller writes; as key "
+        "`ovn.limits` of the default network's configuration, which the controller cannot see",
+        one_of(("node", "ovn")),
+    )
     ovn_pod_ports: int = _setting(
         8,
         "how many logical ports the controller makes for one pod: each takes an address of its switch",

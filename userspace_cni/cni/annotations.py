@@ -25,13 +25,12 @@ Logical = Literal["", "first", "further", "open"]
 """Which logical port of OVN of its pod an interface is, "" for none; "open": the first, unless the pod's annotations have it as a
 further one."""
 
-_READ: Final = (
-    *("kubernetes.io/ingress-bandwidth", "kubernetes.io/egress-bandwidth", "userspace/bandwidth", "userspace/mirror"),
-    *(OVN, POD_NETWORKS),
-)
+_LIMITS: Final = ("kubernetes.io/ingress-bandwidth", "kubernetes.io/egress-bandwidth", "userspace/bandwidth")
+_READ: Final = (*_LIMITS, "userspace/mirror", OVN, POD_NETWORKS)
+_KUBEOVN_LIMITS: Final = ("ingress_rate", "ingress_burst", "egress_rate", "egress_burst", "latency", "jitter", "limit", "loss")
 _KUBEOVN: Final = (
     *("ip_address", "mac_address", "gateway", "cidr", "routes", "default_route", "vlan_id", "mirror", "pod_nic_type"),
-    *("ingress_rate", "ingress_burst", "egress_rate", "egress_burst", "latency", "jitter", "limit", "loss"),
+    *_KUBEOVN_LIMITS,
 )
 _THEIRS: Final = re.compile(rf"(.+\.)?ovn(\.[^./]+)?\.kubernetes\.io/({'|'.join(_KUBEOVN)})")
 _JSON: Final = JsonReader(once, deepest=8)
@@ -45,6 +44,12 @@ _TEXT_MAX: Final = 16 << 10
 def is_read(name: str) -> bool:
     """Whether an annotation of this name may decide about an interface: what knows pods keeps its value."""
     return name in _READ or bool(_THEIRS.fullmatch(name))
+
+
+def is_of_limits(name: str) -> bool:
+    """Whether it may say limits of an interface."""
+    found = None if name in _LIMITS else _THEIRS.fullmatch(name)
+    return name in _LIMITS or (found is not None and found[3] in _KUBEOVN_LIMITS)
 
 
 def refusal(message: str, details: str) -> InvalidConfig:

@@ -127,6 +127,16 @@ def require_possible(limits: Limits, kind: PortKind | None, mtu: int | None, whe
         )
 
 
+def require_possible_by_ovn(limits: Limits, mtu: int | None, where: str = "") -> None:
+    """The same for limits that are rows of OVN, whose meters drop what is too much, whatever the kind of the port."""
+    if limits.netem:
+        raise UnsupportedField(
+            f"key 'netem' is {_spelled(limits.netem)} beside 'ovn.limits' 'ovn': OVN delays no frames, and loses none by chance",
+            "remove one of the two",
+        )
+    require_possible(limits, None, mtu, where)
+
+
 def _read_rates(raw: Mapping[str, Any], place: str, netem: Netem | None = None) -> Limits:
     for key in (each for each in keys.PARTIAL if each in raw):
         if subnets := read_typed(raw, key, list, [], path=f"{place}."):

@@ -181,6 +181,8 @@ TABLE: Final[tuple[Key, ...]] = (
         ("installed", "port")),
     Key("portSecurity", bool, "OVN drops what the pod sends from other addresses than its own", "ovn", "true"),
     Key("requestedChassis", bool, "only the pod's node may have the logical port", "ovn", "true"),
+    Key("limits", str, "who limits the port: the node's switch, or OVN by rows that the controller writes", "ovn", "node",
+        ("node", "ovn")),
     Key("name", str, "the mirror", "mirrors", pattern=MIRROR_NAME.pattern, required=True),
     Key("from", bool, "frames that come from the pod", "mirrors", "true, unless another direction is said"),
     Key("to", bool, "frames that go to the pod", "mirrors", "true, unless another direction is said"),

@@ -24,7 +24,7 @@ from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.base.port_kinds import PortKind
 from userspace_cni.base.vlans import VLAN_MAX, Vlan, vlan_ranges, vlans_of
 from userspace_cni.cni import keys
-from userspace_cni.cni.bandwidth import Bandwidth, read_bandwidth, require_possible
+from userspace_cni.cni.bandwidth import Bandwidth, read_bandwidth, require_possible, require_possible_by_ovn
 from userspace_cni.cni.interface_keys import LinkOptions, choose_kernel_port, read_link, require_no_addresses_needed
 from userspace_cni.cni.json_values import read_typed, unicast
 from userspace_cni.cni.mirror_keys import read_mirror_output, read_mirrors
@@ -172,10 +172,10 @@ def read_options(request: Request, consumers: Mapping[str, ConsumerRules], warn:
         warn_of_role(ovs_role, own, warn, advise)
     if read(top, "logFile"):
         warn("key 'logFile' is ignored: a path from a network's configuration is not written to as root; see stderr")
-    bandwidth = _read_limits(top, runtime, link, {"host": host, "container": container})
+    ovn = read_ovn(top, bridge, request.network.ipam, asked_port(request.environment.args, raw))
+    bandwidth = _read_limits(top, runtime, link, {"host": host, "container": container}, by_ovn=bool(ovn and ovn.limits))
     mirrors = read_mirrors(top, warn)
     output = read_mirror_output(top, mirrors)
-    ovn = read_ovn(top, bridge, request.network.ipam, asked_port(request.environment.args, raw))
     source = source_of_addresses(top, request.network.ipam, is_logical=ovn is not None)
     return Options(
         ovs_role=ovs_role,
@@ -260,7 +260,12 @@ def _read_addressing(request: Request, said: str, link: LinkOptions | None, outp
 
 
 def _read_limits(
-    top: Mapping[str, Any], runtime: Mapping[str, Any], link: LinkOptions | None, blocks: Mapping[str, Mapping[str, Any]]
+    top: Mapping[str, Any],
+    runtime: Mapping[str, Any],
+    link: LinkOptions | None,
+    blocks: Mapping[str, Mapping[str, Any]],
+    *,
+    by_ovn: bool,
 ) -> Bandwidth:
     """Read the limits, as far as the kind of port is known here: how OVS opens a link may be the node's decision."""
     for name, block in blocks.items():
@@ -273,6 +278,9 @@ def _read_limits(
     if link:
         kind = choose_kernel_port(link, link.opened_as) if link.opened_as or link.datapath == "system" else None
     mtu = blocks["host"].get("mtu")
+    if by_ovn:  # those of the network were judged where its `ovn` was read
+        require_possible_by_ovn(bandwidth.runtime, mtu, "runtimeConfig.bandwidth.")
+        return bandwidth
     require_possible(bandwidth.network, kind, mtu, "bandwidth.")
     require_possible(bandwidth.runtime, kind, mtu, "runtimeConfig.bandwidth.")
     return bandwidth

@@ -1,19 +1,23 @@
 """What a network and its pod say of a logical port of OVN: key `ovn`, and `OvnPort` of ovs-cni and the forks. Pure.
 
 The logical port itself is the controller's: it makes that of each pod, with the port security and the chassis of these keys, and
-says addresses in the pod's annotations. ADD gives the port on the integration bridge the logical port's name, and waits. Both
-read a network here: what ADD refuses, or takes in another spelling, is the same for the controller.
+the limits where the network says so, and says addresses in the pod's annotations. ADD gives the port on the integration bridge
+the logical port's name, and waits. Both read a network here: what ADD refuses, or takes in another spelling, is the same for the
+controller.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from userspace_cni.base.errors import InvalidConfig, UnsupportedField
+from userspace_cni.base.limits import UNLIMITED, Limits
 from userspace_cni.base.logical_ports import NODE_SWITCH, PORT_NAME_MAX
 from userspace_cni.cni import keys
+from userspace_cni.cni.annotations import PodInterface
+from userspace_cni.cni.bandwidth import Bandwidth, limits_of, read_bandwidth, require_possible_by_ovn, resolve
 from userspace_cni.cni.json_values import read_typed
 from userspace_cni.cni.network_keys import key_at, read
 
@@ -27,13 +31,31 @@ _OF_BRIDGE: Final = ("vlanId", "trunks", "vlanMode")
 _NO_SOURCE: Final = "use 'annotations', 'unknown', or an IPAM plugin in 'ipam'"
 
 
+@dataclass(frozen=True, slots=True)
+class OvnLimits:
+    """Limits that the controller sets by rows of OVN. `network`: what the network says; `mtu`: its own, None for the usual one;
+    `may_ask`: a pod can ask for some where it selects the network (capability bandwidth), which Multus passes to ADD."""
+
+    network: Limits = UNLIMITED
+    mtu: int | None = None
+    may_ask: bool = False
+
+    def of_pod(self, annotations: Mapping[str, str], interface: PodInterface, asked: Limits) -> Limits:
+        """The limits of a pod's interface; `asked`: where it selects the network. Raises InvalidConfig, UnsupportedField."""
+        runtime = asked if self.may_ask else UNLIMITED
+        limits = resolve(Bandwidth(runtime, self.network), limits_of(annotations, interface))
+        require_possible_by_ovn(limits, self.mtu)
+        return limits
+
+
 @dataclass(frozen=True)
 class OvnOptions:
     """A logical port. `switch`: NODE_SWITCH, or the name of one that an administrator made; "" where only the port is named.
 
     `port`: its name as the pod has it, "" for the usual one. `waits`: ADD ends when OVN has installed the port, not when the
     interface is open. `port_security` and `requested_chassis`: what the controller writes into the logical port. `source`: where
-    its addresses are from, ANNOTATIONS, UNKNOWN or IPAM; "" for nowhere.
+    its addresses are from, ANNOTATIONS, UNKNOWN or IPAM; "" for nowhere. `limits`: those that the controller sets; None where
+    the node's switch does.
     """
 
     switch: str = NODE_SWITCH
@@ -42,6 +64,7 @@ class OvnOptions:
     port_security: bool = True
     requested_chassis: bool = True
     source: str = ANNOTATIONS
+    limits: OvnLimits | None = None
 
     @property
     def without_security(self) -> str:
@@ -58,7 +81,11 @@ def read_definition(raw: Mapping[str, Any]) -> OvnOptions | None:
     host = keys.normalize_keys(read_typed(top, "host", dict, {}), keys.PLACES["host"], "host")
     bridge = keys.normalize_keys(read_typed(host, "bridge", dict, {}, path="host."), keys.PLACES["host.bridge"], "host.bridge")
     ipam = read_typed(read_typed(raw, IPAM, dict, {}), "type", str, "", path="ipam.")
-    return read_ovn(top, bridge, ipam, asked_port({}, raw))
+    found = read_ovn(top, bridge, ipam, asked_port({}, raw))
+    if found is None or found.limits is None:
+        return found
+    may_ask = read_typed(raw, "capabilities", dict, {}).get("bandwidth") is True
+    return replace(found, limits=replace(found.limits, may_ask=may_ask))
 
 
 def read_ovn(top: Mapping[str, Any], bridge: Mapping[str, Any], ipam: str, named: str) -> OvnOptions | None:
@@ -80,10 +107,7 @@ def read_ovn(top: Mapping[str, Any], bridge: Mapping[str, Any], ipam: str, named
                 f"key '{key}' is {value!r} beside {because}: OVN's logical switch says where its frames go",
                 "remove one of the two",
             )
-    wait = read(held, "ovn.wait") or "installed"
-    choices = key_at("ovn.wait").choices
-    if wait not in choices:
-        raise InvalidConfig(f"key 'ovn.wait' is {wait!r}", f"it can be {' or '.join(map(repr, choices))}")
+    wait = _choose(held, "ovn.wait") or "installed"
     security, chassis = (read(held, f"ovn.{key}") for key in ("portSecurity", "requestedChassis"))
     return OvnOptions(
         switch=(read(held, "ovn.switch") or NODE_SWITCH) if said is not None else "",
@@ -92,7 +116,25 @@ def read_ovn(top: Mapping[str, Any], bridge: Mapping[str, Any], ipam: str, named
         port_security=security is not False,
         requested_chassis=chassis is not False,
         source=source_of_addresses(top, ipam, is_logical=True) or (IPAM if ipam else ""),
+        limits=_read_limits(top) if _choose(held, "ovn.limits") == "ovn" else None,
     )
+
+
+def _choose(held: Mapping[str, Any], path: str) -> str:
+    """The value of a key of `ovn` that can have some values only, "" for none. Raises InvalidConfig for another one."""
+    value, choices = read(held, path) or "", key_at(path).choices
+    if value and value not in choices:
+        raise InvalidConfig(f"key '{path}' is {value!r}", f"it can be {' or '.join(map(repr, choices))}")
+    return str(value)
+
+
+def _read_limits(top: Mapping[str, Any]) -> OvnLimits:
+    """The limits of a network that are OVN's. Raises UnsupportedField for what OVN cannot do, InvalidConfig."""
+    limits = read_bandwidth(top, {}).network
+    host = keys.normalize_keys(read_typed(top, "host", dict, {}), keys.PLACES["host"], "host")
+    mtu: int | None = read(host, "host.mtu")
+    require_possible_by_ovn(limits, mtu, "bandwidth.")
+    return OvnLimits(limits, mtu)
 
 
 def source_of_addresses(top: Mapping[str, Any], ipam: str, *, is_logical: bool) -> str:

@@ -26,7 +26,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.findings import Finding
 from userspace_cni.base.log import say
 from userspace_cni.base.loops import Loop
-from userspace_cni.base.notices import ADDRESS_CONFLICT, LOGICAL_PORT_MISSING, Recipient
+from userspace_cni.base.notices import ADDRESS_CONFLICT, LIMIT_REFUSED, LOGICAL_PORT_MISSING, Recipient
 from userspace_cni.controller.northbound_hold import NorthboundHold
 from userspace_cni.controller.note_writers import NoteWriters
 from userspace_cni.controller.pod_changes import PodChanges
@@ -34,9 +34,12 @@ from userspace_cni.controller.port_news import PortNews, ToldPorts
 from userspace_cni.kube.object_watch import ObjectWatch
 from userspace_cni.ovn.address_book import HELD_S, AddressBook
 from userspace_cni.ovn.cluster_pods import ClusterPod
+from userspace_cni.ovn.limit_rows import LimitChange
+from userspace_cni.ovn.limited_ports import LimitedPorts
 from userspace_cni.ovn.northbound import NorthboundSession
-from userspace_cni.ovn.pod_ports import LogicalFacts, PodPorts, PortRules, Settled
+from userspace_cni.ovn.pod_ports import LogicalFacts, PodPorts, Settled
 from userspace_cni.ovn.port_rows import PortChange
+from userspace_cni.ovn.port_rules import PortRules
 from userspace_cni.ovn.port_view import NorthboundFacts, PortView, count_ports
 from userspace_cni.ovn.port_writing import BATCH, WritePorts
 
@@ -107,13 +110,15 @@ class PortRounds(Loop):
         self._hold = hold
         hold.follow(self._view.told, self.ask)
         self.on_write: Callable[[str], None] = lambda _: None
-        """Told of each row that was written: "insert", "update" or "delete"."""
+        """Told of each port's row that was written: "insert", "update" or "delete"."""
         self.on_news: Callable[[Recipient, Sequence[Finding]], None] = lambda _recipient, _findings: None
         """Told what pods are to know of their ports; it must not wait."""
         self.full_s: float | None = None
         """Seconds of the last look at everything; None before the first."""
         # only the thread uses these
         self._ports = self._new_ports()
+        self._limited = LimitedPorts(kubeovn_read=rules.kubeovn_read)
+        self._unlimited = ToldPorts(PortNews(LIMIT_REFUSED, "limits of logical ports cannot be: ", self._tell_pod))
         self._facts: LogicalFacts | None = None
         self._known: dict[str, ClusterPod] = {}
         self._ended: deque[tuple[float, ClusterPod]] = deque()
@@ -169,11 +174,12 @@ class PortRounds(Loop):
         if began:
             say("info", "this controller keeps the logical ports of pods")
             self._ports, self._facts = self._new_ports(), None
+            self._limited = LimitedPorts(kubeovn_read=self._rules.kubeovn_read)
             pods = dict(self._known)
         self._look(session, pods, is_full=is_full, deadline=deadline)
         again = now + _LACKING_S if self._lacking.reasons or not certain else math.inf
         due_s = min(self._full_due, self._ports.next_due(now), again) - time.monotonic()
-        return max(0.0, min(due_s, self._lacking.write(), self._doubtful.write()))
+        return max(0.0, min(due_s, *(each.write() for each in (self._lacking, self._doubtful, self._unlimited))))
 
     def _look(
         self, session: NorthboundSession, pods: Mapping[str, ClusterPod | None], *, is_full: bool, deadline: Deadline
@@ -189,13 +195,14 @@ class PortRounds(Loop):
         known = {key: pod for key, pod in pods.items() if pod is not None}
         names |= self._ports.take_pods(known, pods, self._view.ports)
         if is_full:
-            names |= {*self._ports.names, *self._view.ports}
+            names |= {*self._ports.names, *self._view.ports, *self._view.limits}
         elif began >= self._lacking_due:
             names |= self._lacking.reasons.keys()
         settled = self._ports.settle(names, self._view.ports, began)
+        limits = self._limited.settle(names, self._ports, settled, self._view, certain=self._certain)
         if names:
             self._tell(names, settled)
-        self._write(session, settled, deadline)
+        self._write(session, settled, limits, deadline)
         self._full_due = due
         if is_full:
             self._full_due = began + self._times.full_s
@@ -213,9 +220,10 @@ class PortRounds(Loop):
             self._ports.hold(pod, ended)
         return names
 
-    def _write(self, session: NorthboundSession, settled: Settled, deadline: Deadline) -> None:
-        """Rows, then notes. Raises Unavailable, RowsRefused; a later round does what was not done."""
-        changes = [each for each in settled.changes if each.kind != "delete" or self._certain]
+    def _write(self, session: NorthboundSession, settled: Settled, limits: Sequence[LimitChange], deadline: Deadline) -> None:
+        """Rows, then notes; a port's limits not after the port. Raises Unavailable, RowsRefused; a later round does the rest."""
+        changes: list[PortChange | LimitChange] = [*limits]
+        changes += (each for each in settled.changes if each.kind != "delete" or self._certain)
         for first in range(0, len(changes), BATCH):
             self._commit(session, changes[first : first + BATCH], deadline)
         self._notes.put(settled.notes)
@@ -226,12 +234,14 @@ class PortRounds(Loop):
         self._lacking.take(lacking, self._ports.list_recipients)
         self._lacking_due = time.monotonic() + _LACKING_S
         self._doubtful.take(self._ports.doubtful, self._ports.list_recipients)
+        self._unlimited.take(dict(self._limited.refused), self._ports.list_recipients)
 
-    def _commit(self, session: NorthboundSession, changes: Sequence[PortChange], deadline: Deadline) -> None:
+    def _commit(self, session: NorthboundSession, changes: Sequence[PortChange | LimitChange], deadline: Deadline) -> None:
         with self._hold.client.describe_attempt("writing logical ports"):
             session.transact([WritePorts(session, changes)], deadline)
         for change in changes:
-            self.on_write(change.kind)
+            if isinstance(change, PortChange):
+                self.on_write(change.kind)
         self.beat = time.monotonic()
 
     # -- pods that have ended -------------------------------------------------------------------------------------------------

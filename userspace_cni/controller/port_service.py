@@ -15,6 +15,7 @@ from userspace_cni.base.notices import ANNOTATIONS_REFUSED, Recipient
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.supervisor import StayingThread, Supervisor
 from userspace_cni.base.tenancy import require_logical_switch, require_without_security
+from userspace_cni.cni.ovn_keys import OvnLimits
 from userspace_cni.controller.controller_metrics import ControllerMetrics
 from userspace_cni.controller.election import Election
 from userspace_cni.controller.northbound_hold import NorthboundHold
@@ -31,7 +32,7 @@ from userspace_cni.kube.object_watch import ObjectWatch
 from userspace_cni.kube.resources import NETWORK_DEFINITIONS, NODES
 from userspace_cni.ovn.cluster_pods import LogicalNetwork, keep_network, keep_node
 from userspace_cni.ovn.pod_notes import AddressNote
-from userspace_cni.ovn.pod_ports import PortRules
+from userspace_cni.ovn.port_rules import PortRules
 from userspace_cni.ovn.remotes import reached_files, reached_remote, tls_files
 from userspace_cni.ovsdb.database import Tls
 
@@ -68,9 +69,12 @@ def read_task(settings: Settings, remote: str = "", *, adopts: bool = False, map
     def may_send(namespace: str, switch: str) -> bool:
         return allows(lambda: require_without_security(settings.rules, namespace, switch, ""))
 
-    default = LogicalNetwork("default") if settings.ovn_default_network else None
+    limits = OvnLimits() if settings.ovn_default_limits == "ovn" else None
+    default = LogicalNetwork("default", limits=limits) if settings.ovn_default_network else None
     tls = reached_files(tls_files(settings, remote), map_path)
-    rules = PortRules(settings.ovn_naming, default, may_have, may_send, adopts, settings.ovn_pod_ports)
+    rules = PortRules(
+        settings.ovn_naming, default, may_have, may_send, adopts, settings.ovn_pod_ports, settings.kubeovn_annotations
+    )
     return PortTask(reached_remote(remote, map_path), tls, rules)
 
 

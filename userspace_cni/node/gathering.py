@@ -22,6 +22,7 @@ from userspace_cni.attachment.facts import (
 from userspace_cni.attachment.planned import mac_of
 from userspace_cni.attachment.steps import OvsPort, PortTerms, host_end, port_name
 from userspace_cni.base.errors import ContainerGone, Unavailable, UnsupportedField, UserspaceError, VolumeMissing
+from userspace_cni.base.limits import UNLIMITED
 from userspace_cni.base.log import say
 from userspace_cni.base.logical_ports import is_further_name
 from userspace_cni.base.notices import HUGEPAGES_MISSING, VOLUME_MISSING, give
@@ -29,7 +30,7 @@ from userspace_cni.base.tenancy import require_mirrors, require_opened, require_
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.cni.addressing import choose_vlan, read_addresses_noted
 from userspace_cni.cni.annotations import DEFAULT_INTERFACE, PodInterface
-from userspace_cni.cni.bandwidth import Bandwidth, limits_of, require_possible, resolve
+from userspace_cni.cni.bandwidth import Bandwidth, limits_of, require_possible, require_possible_by_ovn, resolve
 from userspace_cni.cni.interface_keys import choose_kernel_port, require_openable
 from userspace_cni.cni.mirror_keys import mirrors_of
 from userspace_cni.cni.result import EMPTY
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from userspace_cni.attachment.consumer import Consumer
     from userspace_cni.attachment.records import Record
     from userspace_cni.base.deadline import Deadline
+    from userspace_cni.base.limits import Limits
     from userspace_cni.base.port_kinds import PortKind
     from userspace_cni.base.settings import Settings
     from userspace_cni.cni.call import Awaited
@@ -218,7 +220,8 @@ class LocalGathering:
             require_port(settings.rules, environment.pod_namespace, options.bridge, vlan)
         asked = limits_of(pod.annotations, interface)
         limits = resolve(options.bandwidth, asked)
-        require_possible(limits, kind, mtu)
+        by_ovn = options.ovn is not None and options.ovn.limits is not None
+        _require_limits(limits, kind, mtu, by_ovn=by_ovn)
         mirrors = mirrors_of(pod.annotations, interface, options.mirrors, options.mirror_outputs)
         require_mirrors(settings.rules, environment.pod_namespace, (each.name for each in mirrors), options.mirror_outputs)
         return {
@@ -226,9 +229,9 @@ class LocalGathering:
             # the one who gives the addresses knows the MAC, too; else an annotation comes after what the runtime was asked
             "mac": noted.mac if options.addresses_noted or not options.asked.mac else "",
             "addresses": read_addresses_noted(pod.annotations, interface) if options.addresses_noted else EMPTY,
-            "limits": limits,
+            "limits": UNLIMITED if by_ovn else limits,
             "mirrors": mirrors,
-            "terms": PortTerms(options.bandwidth.runtime, asked, options.bandwidth.network, options.mirrors),
+            "terms": PortTerms(options.bandwidth.runtime, asked, options.bandwidth.network, options.mirrors, by_ovn),
         }
 
     # -- a vhost-user interface -------------------------------------------------------------------------------------------
@@ -367,8 +370,16 @@ def read_changeable_options(port: OvsPort, pod: Pod, record: Record, settings: S
     interface = PodInterface(record.network, record.pod_namespace, record.ifname, settings.kubeovn_annotations)
     terms, limits = port.terms, limits_of(pod.annotations, interface)
     now = resolve(Bandwidth(terms.runtime, terms.network), limits, before=terms.noted)
-    require_possible(now, port.interface.limited_as, port.interface.mtu)
+    _require_limits(now, port.interface.limited_as, port.interface.mtu, by_ovn=terms.by_ovn)
     mirrors = mirrors_of(pod.annotations, interface, terms.mirrors, port.mirror_outputs)
     joined = (each.name for each in mirrors if each not in port.mirrors)  # later rules do not hold for what there is
     require_mirrors(settings.rules, record.pod_namespace, joined, ())
     return ChangeableOptions(limits, mirrors)
+
+
+def _require_limits(limits: Limits, kind: PortKind | None, mtu: int | None, *, by_ovn: bool) -> None:
+    """Raise BadRequest for limits that the port cannot have, or that OVN cannot set where they are its."""
+    if by_ovn:
+        require_possible_by_ovn(limits, mtu)
+    else:
+        require_possible(limits, kind, mtu)

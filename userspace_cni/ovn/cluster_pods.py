@@ -15,8 +15,8 @@ from typing import Any, Final
 from userspace_cni.base.errors import BadRequest
 from userspace_cni.base.logical_ports import NODE_SWITCH
 from userspace_cni.cni import former_network
-from userspace_cni.cni.annotations import OVN, POD_NETWORKS
-from userspace_cni.cni.ovn_keys import ANNOTATIONS, read_definition
+from userspace_cni.cni.annotations import OVN, POD_NETWORKS, is_of_limits
+from userspace_cni.cni.ovn_keys import ANNOTATIONS, OvnLimits, read_definition
 from userspace_cni.pod import launcher
 
 NETWORKS: Final = "k8s.v1.cni.cncf.io/networks"
@@ -71,7 +71,7 @@ class LogicalNetwork:
 
     `switch`: "" where it has no `ovn`: then its interfaces are logical ports only if their pods name them, and others make these.
     `without_security`: the key, with its value, by which it asks for ports that can send from any address, "" for none. `port`:
-    the logical port that it names, "" for the pod's own.
+    the logical port that it names, "" for the pod's own. `limits`: those that are rows of OVN, None where the node sets them.
     """
 
     name: str
@@ -81,14 +81,15 @@ class LogicalNetwork:
     requested_chassis: bool = True
     without_security: str = ""
     port: str = ""
+    limits: OvnLimits | None = None
 
 
 def keep_pod(thing: Mapping[str, Any]) -> ClusterPod:
     """What is kept of a Pod. Raises KeyError, TypeError or AttributeError for what is no object."""
     metadata, spec = thing["metadata"], thing.get("spec") or {}
-    notes = {key: value for key, value in (metadata.get("annotations") or {}).items() if key in _KEPT and _is_bounded(value)}
-    namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
     annotations = metadata.get("annotations") or {}
+    notes = {key: value for key, value in annotations.items() if (key in _KEPT or is_of_limits(key)) and _is_bounded(value)}
+    namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
     machine = launcher.machine_name(name, str(annotations.get(launcher.DOMAIN) or ""))
     machine_uid = str((metadata.get("labels") or {}).get(_VMI_UID) or "")
     is_machine = bool(machine and machine_uid)
@@ -148,7 +149,7 @@ def _read(config: object, name: str) -> LogicalNetwork | None:
     if said is None:
         return LogicalNetwork(name, "")
     asked = (said.source, said.port_security, said.requested_chassis, said.without_security)
-    return LogicalNetwork(name, said.switch, *asked, said.port)
+    return LogicalNetwork(name, said.switch, *asked, said.port, said.limits)
 
 
 def _is_bounded(value: object) -> bool:

@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
-from userspace_cni.base.errors import InvalidConfig
+from userspace_cni.base.errors import BadRequest
+from userspace_cni.base.limits import UNLIMITED, Limits
 from userspace_cni.base.logical_ports import is_further_name, logical_port_name, may_name
 from userspace_cni.cni.annotations import DEFAULT_INTERFACE, list_noted_further
+from userspace_cni.cni.bandwidth import read_bandwidth
 from userspace_cni.cni.ovn_keys import asked_port
 from userspace_cni.ovn.cluster_pods import DEFAULT_NETWORK, NETWORK_STATUS, NETWORKS, ClusterPod, LogicalNetwork
 from userspace_cni.pod.mac import is_unicast, six_octets
@@ -25,13 +27,15 @@ _NETWORKS_MAX: Final = 64
 _SELECTION: Final = re.compile(r"\s*(?:([a-z0-9][-a-z0-9.]{0,252})/)?([a-z0-9][-a-z0-9.]{0,252})(?:@([\w.-]{1,15}))?\s*")
 _IFNAME: Final = re.compile(r"[\w.-]{1,15}")
 _KUBE_OVN: Final = "kube-ovn"
+_LIMITS: Final = "bandwidth"
+"""The key of a selection by which Multus asks for limits, and that of runtimeConfig, as which it passes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogicalInterface:
     """An interface of a pod that is a logical port. `port`: the logical port's name; `is_first`: of the pod's logical ports;
     `mac`: the one that the pod asks for, "" for any; `number`: of the pod's logical ports, from 1; `is_asked`: the pod or its
-    network names the port."""
+    network names the port; `limits`: those that the pod asks for where it selects the network."""
 
     port: str
     ifname: str
@@ -40,6 +44,7 @@ class LogicalInterface:
     mac: str = ""
     number: int = 1
     is_asked: bool = False
+    limits: Limits = UNLIMITED
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,8 @@ def list_interfaces(
         further = "" if is_first else _further(each, network, pod, naming)
         port = asked or logical_port_name(naming, pod.namespace, pod.owner, further)
         if not asked or (network.switch and may_name(asked, naming, pod.namespace)):
-            found.append(LogicalInterface(port, each.ifname, network, is_first, each.mac, len(found) + 1, bool(asked)))
+            number = len(found) + 1
+            found.append(LogicalInterface(port, each.ifname, network, is_first, each.mac, number, bool(asked), each.limits))
     return tuple(found)
 
 
@@ -123,13 +129,14 @@ def read_lease(pod: ClusterPod, ifname: str) -> tuple[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class _Selected:
-    """A network that a pod selects: its definition, "" for the cluster's default network, the interface, the MAC, and the logical
-    port that the pod names."""
+    """A network that a pod selects: its definition, "" for the cluster's default network, the interface, the MAC, the name of the
+    logical port, and the limits, as far as the pod says them."""
 
     definition: str
     ifname: str
     mac: str
     port: str = ""
+    limits: Limits = UNLIMITED
 
 
 def _further(selected: _Selected, network: LogicalNetwork, pod: ClusterPod, naming: str) -> str:
@@ -149,9 +156,10 @@ def _selected(text: str, namespace: str) -> list[_Selected]:
             asked = ifname if isinstance(ifname, str) and _IFNAME.fullmatch(ifname) else f"net{number}"
             try:
                 port = asked_port({}, {"args": {"cni": each.get("cni-args")}})
-            except InvalidConfig:
+                limits = read_bandwidth({}, {_LIMITS: each.get(_LIMITS)}).runtime
+            except BadRequest:
                 continue  # the plugin refuses it, too
-            found.append(_Selected(f"{place}/{name}", asked, octets if octets and is_unicast(octets) else "", port))
+            found.append(_Selected(f"{place}/{name}", asked, octets if octets and is_unicast(octets) else "", port, limits))
     return found
 
 

@@ -10,7 +10,7 @@ A port's row comes first, then the annotations in its pod. A row is removed once
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
@@ -48,25 +48,12 @@ from userspace_cni.ovn.port_rows import (
     read_row_addresses,
     read_row_macs,
 )
+from userspace_cni.ovn.port_rules import PortRules
 
 _ACTIVATES: Final = (25, 9)
 """The first OVN that opens a migrated port at its guest's own announcement. Before, it waits for one of RARP, which a vhost-user
 guest does not send."""
 _STRATEGY: Final = "garp,na"
-
-
-@dataclass(frozen=True)
-class PortRules:
-    """What the administrator has said. `naming`: of logical ports; `default`: the cluster's default network, None where it is
-    none of OVN's; `may_have`: whether pods of a namespace may have ports of a switch; `may_send`: whether these may send from any
-    address; `adopts`: rows of our names without a mark become ours; `most`: ports of one pod."""
-
-    naming: str
-    default: LogicalNetwork | None
-    may_have: Callable[[str, str], bool] = lambda _namespace, switch: switch == NODE_SWITCH
-    may_send: Callable[[str, str], bool] = lambda _namespace, _switch: False
-    adopts: bool = False
-    most: int = 8
 
 
 @dataclass(frozen=True)
@@ -198,6 +185,13 @@ class PodPorts:
             if name in self._claimants.names
         }
         return {**self._doubtful, **shared}
+
+    def find_placed(self, name: str) -> tuple[list[Claimant], str] | None:
+        """Whose port it is, and its logical switch; None where no pod is to have it."""
+        if name not in self._claimants.names:
+            return None
+        claimants, given = self._claimants.of(name), self._given.get(name)
+        return claimants, given.switch if given else self._switch_of(claimants[0])
 
     def list_recipients(self, name: str) -> list[Recipient]:
         """Who is told of the port: who is to have it, or those that name it though it is another pod's."""

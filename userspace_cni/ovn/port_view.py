@@ -15,11 +15,12 @@ from typing import Any, Final
 
 from userspace_cni.base.subnets import Address
 from userspace_cni.ovn.address_book import SwitchSubnet
+from userspace_cni.ovn.limit_rows import DIRECTIONS, PORT, FoundLimit, FoundLimits, limit_id, read_switch
 from userspace_cni.ovn.logical_switches import FoundSwitch, read_subnets
 from userspace_cni.ovn.northbound import NorthboundSession
-from userspace_cni.ovn.northbound_tables import GLOBAL, ROUTER_PORT, SWITCH, SWITCH_PORT
+from userspace_cni.ovn.northbound_tables import GLOBAL, QOS, ROUTER_PORT, SWITCH, SWITCH_PORT
 from userspace_cni.ovn.port_rows import FoundLogicalPort
-from userspace_cni.ovsdb.column_values import value_of
+from userspace_cni.ovsdb.column_values import columns_of, value_of
 from userspace_cni.ovsdb.database import ROW_UPDATE
 from userspace_cni.pod.mac import six_octets
 
@@ -51,6 +52,8 @@ class PortView:
         self._names: set[str] = set()
         self._facts: NorthboundFacts | None = None
         self.ports: dict[str, FoundLogicalPort] = {}
+        self.limits: dict[str, FoundLimits] = {}
+        """Those that are rows of ours, by port, there or not."""
 
     def told(self, table: str, event: str, row: Any, former: Any) -> None:
         """A row has changed: as `Index.change`."""
@@ -60,13 +63,18 @@ class PortView:
             if "name" in changed:
                 self._names.add(value_of(former, "name"))
             self._on_change()
+        elif table == QOS:
+            named = {_limited(row), _limited(former) if "external_ids" in changed else ""} - {""}
+            self._names |= named
+            if named:
+                self._on_change()
         elif table in _COLUMNS and (event != ROW_UPDATE or not _COLUMNS[table].isdisjoint(changed)):
             self._facts = None
             self._on_change()
 
     def forget(self) -> None:
         """Keep nothing, until `take` reads all of it."""
-        self._session, self._facts, self.ports = None, None, {}
+        self._session, self._facts, self.ports, self.limits = None, None, {}, {}
         self._names.clear()
 
     def take(self, session: NorthboundSession) -> tuple[bool, set[str], NorthboundFacts]:
@@ -74,8 +82,9 @@ class PortView:
         is_new = session is not self._session
         if is_new:
             self._session, self._facts = session, None
-            former, self.ports = self.ports, {}
-            self._names = {*former, *(value_of(row, "name") for row in session.rows(SWITCH_PORT))}
+            former, self.ports, self.limits = {*self.ports, *self.limits}, {}, {}
+            limited = filter(None, map(_limited, session.rows(QOS)))
+            self._names = {*former, *limited, *(value_of(row, "name") for row in session.rows(SWITCH_PORT))}
         names, self._names = self._names, set()
         for name in names:
             row = session.row(SWITCH_PORT, name)
@@ -83,6 +92,10 @@ class PortView:
                 self.ports.pop(name, None)
             else:
                 self.ports[name] = _found(name, row)
+            if limits := _found_limits(name, session):
+                self.limits[name] = limits
+            else:
+                self.limits.pop(name, None)
         if self._facts is None:
             self._facts = _read_facts(session)
         return is_new, names, self._facts
@@ -107,6 +120,18 @@ def _found(name: str, row: Any) -> FoundLogicalPort:
         external_ids=_shared(value_of(row, "external_ids")),
         dynamic=" ".join(value_of(row, "dynamic_addresses")),
     )
+
+
+def _limited(row: Any) -> str:
+    """The port that a row of QoS says it limits, "" for none: it is ours if its UUID is, too."""
+    return str(value_of(row, "external_ids").get(PORT, ""))
+
+
+def _found_limits(name: str, session: NorthboundSession) -> FoundLimits:
+    rows = session.tables[QOS].rows
+    found = {each: rows.get(limit_id(name, each)) for each in DIRECTIONS} if rows else {}
+    columns = {each: columns_of(row) for each, row in found.items() if row is not None}
+    return {each: FoundLimit(read_switch(has["external_ids"]), has) for each, has in columns.items()}
 
 
 def _read_facts(session: NorthboundSession) -> NorthboundFacts:

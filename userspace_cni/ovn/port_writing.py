@@ -1,4 +1,4 @@
-"""Writes changes of pods' logical ports, many in one transaction.
+"""Writes changes of pods' logical ports and of their limits, many in one transaction.
 
 What a change follows from is verified by the server, so a row that another one has changed since fails the transaction, which is
 then composed anew from the row as it is. The caller compares again afterwards.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
+from userspace_cni.ovn.limit_rows import LimitChange
 from userspace_cni.ovn.northbound import NorthboundSession
-from userspace_cni.ovn.northbound_tables import SWITCH, SWITCH_PORT
+from userspace_cni.ovn.northbound_tables import QOS, SWITCH, SWITCH_PORT
 from userspace_cni.ovn.port_rows import PortChange
 from userspace_cni.ovsdb.column_values import Json, as_json
 from userspace_cni.ovsdb.draft import Draft
@@ -26,31 +27,36 @@ class WritePorts(Command[NorthboundSession]):
 
     count = 0
 
-    def __init__(self, session: NorthboundSession, changes: Sequence[PortChange]) -> None:
+    def __init__(self, session: NorthboundSession, changes: Sequence[PortChange | LimitChange]) -> None:
         super().__init__(session)
         self.target = "logical ports of pods"
         self._changes = changes
 
     def run_idl(self, txn: Draft) -> None:
-        """Write them: of each switch that gets or loses ports all in one operation."""
-        got: Mapping[str, list[Json]] = defaultdict(list)
-        lost: Mapping[str, list[Json]] = defaultdict(list)
+        """Write them: of each switch that gets or loses rows all of a kind in one operation."""
+        got: Mapping[tuple[str, str], list[Json]] = defaultdict(list)
+        lost: Mapping[tuple[str, str], list[Json]] = defaultdict(list)
         self.count = 0
         for change in self._changes:
             if self.api.row(SWITCH, change.switch) is None and change.kind != "delete":
                 continue  # a row that nothing has is no row
-            self.count += self._write(txn, change, got[change.switch], lost[change.left or change.switch])
+            column = "ports" if isinstance(change, PortChange) else "qos_rules"
+            self.count += self._write(txn, change, got[change.switch, column], lost[change.left or change.switch, column])
         for members, mutator in ((lost, "delete"), (got, "insert")):
-            for switch, refs in members.items():
+            for (switch, column), refs in members.items():
                 row = self.api.row(SWITCH, switch)
                 if refs and row is not None:
-                    txn.mutate(row, "ports", mutator, refs)
+                    txn.mutate(row, column, mutator, refs)
 
-    def _write(self, txn: Draft, change: PortChange, got: list[Json], lost: list[Json]) -> bool:
-        row: Any = self.api.row(SWITCH_PORT, change.name)
+    def _write(self, txn: Draft, change: PortChange | LimitChange, got: list[Json], lost: list[Json]) -> bool:
+        if isinstance(change, PortChange):
+            table, row_id, row = SWITCH_PORT, None, self.api.row(SWITCH_PORT, change.name)
+        else:
+            table, row_id = QOS, change.row_id
+            row = self.api.tables[QOS].rows.get(row_id)
         if change.kind == "insert":
             if row is None:
-                got.append(txn.write(SWITCH_PORT, change.columns))
+                got.append(txn.write(table, change.columns, row_id=row_id))
             return row is None
         if row is None:
             return False

@@ -100,6 +100,7 @@ def test_a_client_port_with_everything() -> None:
         "mtu": 9000,
         "link": None,
         "limits": {"to_pod": None, "from_pod": None, "netem": None},
+        "limits_by": "node",
         "mirrors": [],
         "mirror_output": "",
         "logical_port": None,

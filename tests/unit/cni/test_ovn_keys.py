@@ -55,6 +55,7 @@ def test_where_the_addresses_are(keys: dict[str, Any], noted: bool) -> None:
         ({"ovn": {}, "mirrorOutput": "ids"}, UnsupportedField, "key 'mirrorOutput' is 'ids' beside key 'ovn'"),
         ({"ovn": {}, "subnet": "s", "ipam": {"type": "host-local"}}, UnsupportedField, "key 'subnet' is 's' beside key 'ovn'"),
         ({"ovn": {"wait": "ready"}}, InvalidConfig, "key 'ovn.wait' is 'ready'"),
+        ({"ovn": {"limits": "me"}}, InvalidConfig, "key 'ovn.limits' is 'me'"),
         ({"ovn": {"switch": "a b"}}, InvalidConfig, "key 'ovn.switch' is 'a b'"),
         ({"ovn": {"switch": "x" * 254}}, InvalidConfig, "key 'ovn.switch' is 'xxx"),
         ({"ovn": {"switch": 7}}, Undecodable, "key 'ovn.switch' is a whole number"),

@@ -11,8 +11,9 @@ import pytest
 
 from userspace_cni.ovn.cluster_pods import ClusterPod, LogicalNetwork, keep_network, keep_node, keep_pod
 from userspace_cni.ovn.logical_switches import FoundSwitch, read_subnets
-from userspace_cni.ovn.pod_ports import LogicalFacts, PodPorts, PortRules, Settled
+from userspace_cni.ovn.pod_ports import LogicalFacts, PodPorts, Settled
 from userspace_cni.ovn.port_rows import FoundLogicalPort
+from userspace_cni.ovn.port_rules import PortRules
 from userspace_cni.ovsdb.columns import Columns
 
 DEFAULT = LogicalNetwork("net")

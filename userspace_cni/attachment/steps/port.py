@@ -119,13 +119,14 @@ class PortTerms:
     """Where a port's limits and its part in mirrors are from, by which later changes of the pod's annotations are judged.
 
     `runtime` and `noted`: what the runtime and the pod's annotations said of limits at ADD; `network` and `mirrors`: what the
-    network says.
+    network says. `by_ovn`: the limits are rows of OVN's, which the controller writes: the port has none of its own.
     """
 
     runtime: Limits = UNLIMITED
     noted: Limits = UNLIMITED
     network: Limits = UNLIMITED
     mirrors: tuple[MirrorSource, ...] = ()
+    by_ovn: bool = False
 
 
 NO_TERMS: Final = PortTerms()

@@ -150,7 +150,7 @@ def _row(each: Mapping[str, Any]) -> list[Cell | str]:
 
 def _wide_row(each: Mapping[str, Any], site: Site) -> list[Cell | str]:
     row = _row(each)
-    shown = [_vlans(each["vlan"]), each["mac"], ",".join(each["addresses"]), limit_words.short(each["limits"])]
+    shown = [_vlans(each["vlan"]), each["mac"], ",".join(each["addresses"]), limit_words.short(each["limits"], each["limits_by"])]
     cells = [Cell(text or "-", "" if text else "dim") for text in (*shown, _age(each["created"], site, short=True))]
     return [*row[:6], *cells[:4], *row[6:], cells[4]]
 
@@ -257,7 +257,7 @@ def _facts(each: Mapping[str, Any], site: Site) -> list[tuple[str, Cell | str]]:
         ("MTU", str(each["mtu"] or "")),
         ("VLAN", _vlan(each["vlan"])),
         *_logical_facts(each["logical_port"]),
-        *limit_words.facts(each["limits"], each["limit_drops"]),
+        *limit_words.facts(each["limits"], each["limit_drops"], each["limits_by"]),
         ("source of mirrors", view.join(list(map(limit_words.source, each["mirrors"])))),
         ("output of mirror", each["mirror_output"]),
         ("made", _age(each["created"], site)),

@@ -9,14 +9,18 @@ _WAYS: Final = (("to_pod", "to the pod"), ("from_pod", "from the pod"))
 _UNITS: Final = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
-def short(limits: Mapping[str, Any]) -> str:
-    """All limits in a word, as `to:10M,from:5M`; "" for none."""
+def short(limits: Mapping[str, Any], by: str) -> str:
+    """All limits in a word, as `to:10M,from:5M`; "" for none. `by`: who sets them."""
+    if by == "ovn":
+        return "by OVN"
     parts = [f"{key.removesuffix('_pod')}:{rate(limits[key]['rate'])}" for key, _ in _WAYS if limits[key]]
     return ",".join([*parts, *(["netem"] if limits["netem"] else [])])
 
 
-def facts(limits: Mapping[str, Any], drops: Mapping[str, int | None]) -> list[tuple[str, str]]:
+def facts(limits: Mapping[str, Any], drops: Mapping[str, int | None], by: str) -> list[tuple[str, str]]:
     """Name and value of each limit, with the frames that each direction's has dropped; None for what is not known."""
+    if by == "ovn":
+        return [("limits", "OVN's: rows of QoS in its northbound database, which the controller writes")]
     found = []
     dropped = {key: "" if count is None else f", {count} frames dropped" for key, count in drops.items()}
     for key, way in _WAYS:
