@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from collections.abc import Collection as Keys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import urlencode
 
@@ -63,7 +63,8 @@ class Collection:
     """What is followed. `fields`: the field selector, "" for all of the resource; `title` names the things for messages.
 
     `needed`: what the account must be allowed; `meanwhile`: what happens while they are not watched; `absent`: what to look at
-    when the server knows no such resource (404), "" where every server has it. `optional`: that is no problem.
+    when the server knows no such resource (404), "" where every server has it. `optional`: that is no problem. `former`: the same
+    resource in another version, which is asked for then.
     """
 
     resource: ApiResource
@@ -73,6 +74,12 @@ class Collection:
     fields: str = ""
     absent: str = ""
     optional: bool = False
+    former: ApiResource | None = None
+
+    @property
+    def other(self) -> Collection:
+        """The same in the other version, where there is one."""
+        return replace(self, resource=self.former, former=self.resource) if self.former else self
 
 
 class ObjectStore(Protocol[Key, T]):
@@ -205,7 +212,7 @@ class ListWatch(Loop):
                 what = f"{self._doing('listing')}: the server forgot the version (410) before the watch was open"
                 raise Unavailable(what, "it is tried again") from None
         except _AbsentObject:
-            return
+            self._collection = self._collection.other
 
     def _list_again(self) -> None:
         """Have the list that is to tell whether what another one lacked is gone."""

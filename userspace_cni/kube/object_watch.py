@@ -17,12 +17,22 @@ from typing import Any, Final
 from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_pages import text
 from userspace_cni.kube.list_watch import Collection, ListWatch, WatchTimes
-from userspace_cni.kube.resources import GROUP, NETWORK_DEFINITIONS, ROUTES, SERVICE_CIDRS, ApiResource
+from userspace_cni.kube.resources import (
+    ENDPOINT_SLICES,
+    FORMER_ENDPOINT_SLICES,
+    GROUP,
+    NETWORK_DEFINITIONS,
+    ROUTES,
+    SERVICE_CIDRS,
+    ApiResource,
+)
 
 USUALLY: Final = WatchTimes(page=100)
 RARELY: Final = replace(USUALLY, back_off=replace(USUALLY.back_off, most_s=600.0))
 """For a resource that servers may lack: it is asked for again after ten minutes at most."""
 _OPTIONAL: Final = (SERVICE_CIDRS, NETWORK_DEFINITIONS)
+_FORMER: Final = {ENDPOINT_SLICES: FORMER_ENDPOINT_SLICES}
+"""Resources that older servers have in another version alone."""
 
 Keep = Callable[[Mapping[str, Any]], Any]
 
@@ -60,9 +70,10 @@ class ObjectWatch(ListWatch):
             meanwhile="and what is known of them stays",
             fields=field_selector,
             absent="kubectl get crd; they come with deploy/cluster" if resource.group in (GROUP, ROUTES.group) else "",
-            optional=resource in _OPTIONAL,
+            optional=resource in _OPTIONAL or resource in _FORMER,
+            former=_FORMER.get(resource),
         )
-        super().__init__(session, collection, self._objects, times or (RARELY if collection.optional else USUALLY), on_change)
+        super().__init__(session, collection, self._objects, times or (RARELY if resource in _OPTIONAL else USUALLY), on_change)
 
     @property
     def complete(self) -> bool:

@@ -48,10 +48,12 @@ class Kind:
         return f"{self.group}/{self.version}" if self.group else self.version
 
 
+ENDPOINT_SLICES: Final = Kind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", namespaced=True)
 BUILT_IN: Final = (
     Kind("", "v1", "nodes", "Node", has_status=True),
     Kind("", "v1", "services", "Service", namespaced=True, has_status=True),
     Kind("", "v1", "endpoints", "Endpoints", namespaced=True),
+    ENDPOINT_SLICES,
     Kind("", "v1", "namespaces", "Namespace", has_status=True),
     Kind("apps", "v1", "replicasets", "ReplicaSet", namespaced=True, has_status=True),
     Kind("batch", "v1", "jobs", "Job", namespaced=True, has_status=True),
@@ -59,6 +61,8 @@ BUILT_IN: Final = (
 )
 SERVICE_CIDRS: Final = Kind("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR", has_status=True)
 """A kind that servers have from Kubernetes 1.33 on."""
+FORMER_ENDPOINT_SLICES: Final = Kind("discovery.k8s.io", "v1beta1", "endpointslices", "EndpointSlice", namespaced=True)
+"""As servers before Kubernetes 1.21 have them."""
 
 
 def defined(definition: Mapping[str, Any]) -> Kind:
