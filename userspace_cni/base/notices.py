@@ -42,6 +42,7 @@ PORT_CHANGED: Final = NoticeReason("PortChanged")
 LIMIT_REFUSED: Final = NoticeReason("LimitRefused")
 ROUTE_REFUSED: Final = NoticeReason("RouteRefused")
 LOGICAL_PORT_MISSING: Final = NoticeReason("LogicalPortMissing")
+SERVICE_DEGRADED: Final = NoticeReason("ServiceDegraded")
 UPLINK_DOWN: Final = NoticeReason("UplinkDown")
 UPLINK_UP: Final = NoticeReason("UplinkUp", "good")
 NODE_NOT_READY: Final = NoticeReason("NetworkNotReady")
@@ -80,6 +81,7 @@ REASONS: Final = (
     LIMIT_REFUSED,
     ROUTE_REFUSED,
     LOGICAL_PORT_MISSING,
+    SERVICE_DEGRADED,
     UPLINK_DOWN,
     UPLINK_UP,
     NODE_NOT_READY,

@@ -164,6 +164,10 @@ class Settings:
         "how many logical ports the controller makes for one pod: each takes an address of its switch",
         between(1, 64),
     )
+    ovn_services: bool = _setting(
+        True,
+        "whether the controller that keeps logical ports also writes load balancers of OVN for the cluster's Services",
+    )
     ovn_rundir: str = _setting(
         "/var/run/ovn",
         "where ovn-controller's control socket is, which is asked why a logical port is not installed",

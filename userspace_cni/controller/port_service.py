@@ -23,6 +23,7 @@ from userspace_cni.controller.note_writers import NoteListener, NoteWriters
 from userspace_cni.controller.pod_changes import PodChanges
 from userspace_cni.controller.port_news import PortNews
 from userspace_cni.controller.port_rounds import PortRounds, PortSources, PortTimes, count_lag
+from userspace_cni.controller.service_keeper import ServiceKeeper
 from userspace_cni.controller.status_events import COMPONENT
 from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.events import Events
@@ -42,11 +43,13 @@ LEASE = "userspace-cni-ovn"
 
 @dataclass(frozen=True)
 class PortTask:
-    """What the logical ports are kept by: the database at `remote`, the files for it, the rules."""
+    """What the logical ports are kept by: the database at `remote`, the files for it, the rules. `services`: whether Services are
+    kept, too."""
 
     remote: str
     tls: Tls | None
     rules: PortRules
+    services: bool
 
 
 def read_task(settings: Settings, remote: str = "", *, adopts: bool = False, map_path: Callable[[str], str] = str) -> PortTask:
@@ -75,7 +78,7 @@ def read_task(settings: Settings, remote: str = "", *, adopts: bool = False, map
     rules = PortRules(
         settings.ovn_naming, default, may_have, may_send, adopts, settings.ovn_pod_ports, settings.kubeovn_annotations
     )
-    return PortTask(reached_remote(remote, map_path), tls, rules)
+    return PortTask(reached_remote(remote, map_path), tls, rules, settings.ovn_services)
 
 
 class PodPortKeeper(Supervisor):
@@ -104,6 +107,7 @@ class PodPortKeeper(Supervisor):
         self.rounds.on_news = self._tell
         self._events: Events | None = None
         self.rounds.on_write = lambda kind: metrics.count_write("logical_switch_ports", _WORDS[kind])
+        self.services = ServiceKeeper(session, self.hold, metrics, watch_times) if task.services else None
         self._leading = leading
         self._add_numbers(metrics)
 
@@ -111,6 +115,8 @@ class PodPortKeeper(Supervisor):
         """Begin. Raises Unavailable."""
         sources = self._sources
         self.begin(sources.pods, sources.nodes, sources.networks, self._notes, self.rounds)
+        if self.services:
+            self.begin(self.services)
 
     def stop(self, within_s: float = TIMEOUT_MAX, *, but: Collection[StayingThread] = ()) -> None:
         """As of Supervisor; then the session ends, and with it the lock is free."""
@@ -120,10 +126,14 @@ class PodPortKeeper(Supervisor):
     def tell_by(self, events: Events) -> None:
         """Have pods told by these Events of what is wrong with their logical ports."""
         self._events = events
+        if self.services:
+            self.services.tell_by(events)
 
     def ask(self) -> None:
         """Have a round soon: something has changed, as who leads."""
         self.rounds.ask()
+        if self.services:
+            self.services.ask()
 
     @property
     def obstacles(self) -> list[str]:
@@ -139,6 +149,7 @@ class PodPortKeeper(Supervisor):
                 self.rounds.problem or self.rounds.pending,
                 self._notes.problem,
                 "another session has the lock of OVN's northbound database" if is_fenced else "",
+                *(self.services.obstacles if self.services else ()),
             )
             if each
         ]

@@ -24,7 +24,7 @@ from userspace_cni.base.loops import Loop
 from userspace_cni.controller.northbound_hold import NorthboundHold
 from userspace_cni.ovn.northbound import NorthboundSession
 from userspace_cni.ovn.row_view import RowView
-from userspace_cni.ovn.scope_writing import DesiredScope, WriteScopes
+from userspace_cni.ovn.scope_writing import DesiredScope, ScopeCommand, WriteScopes
 
 BATCH: Final = 100
 """Scopes in one transaction: the server checks all rows of a table at each commit, and others wait for a long one."""
@@ -44,7 +44,7 @@ class ScopeTimes:
     back_off: BackOff = BackOff(0.5, 8.0, spread=0.3)
 
 
-class ScopeRounds(Loop):
+class MarkedRounds(Loop):
     """The thread; `ask` it for a round. Its scopes begin with `prefix`. `hold`: the session; its owner closes it."""
 
     end_s = 2.0
@@ -67,7 +67,7 @@ class ScopeRounds(Loop):
         self._full_due = self._refused_due = 0.0
         self._pending: set[str] = set()
 
-    # -- what a subclass says; `_take` and `_desired` are called with the session's lock ----------------------------------------
+    # -- what a subclass says; `_take` is called with the session's lock --------------------------------------------------------
 
     @abstractmethod
     def _listed(self) -> bool:
@@ -82,8 +82,8 @@ class ScopeRounds(Loop):
         """Read what has changed of objects and of others' rows: the scopes whose rows may have to be others; or all there are."""
 
     @abstractmethod
-    def _desired(self, scope: str) -> DesiredScope:
-        """The rows of a scope, none for one that is not to be."""
+    def _command(self, session: NorthboundSession, scopes: Sequence[str], *, may_remove: bool) -> ScopeCommand:
+        """What writes the rows of these scopes. `may_remove`: it may remove some, too."""
 
     def _told(self, refused: Mapping[str, str], settled: Collection[str]) -> None:
         """Called after a round: which scopes are refused now, and which were compared. It may not wait."""
@@ -152,7 +152,7 @@ class ScopeRounds(Loop):
 
     def _commit(self, session: NorthboundSession, scopes: Sequence[str], deadline: Deadline) -> Mapping[str, str]:
         """Write the difference of these scopes; those that may not be, and why."""
-        command = WriteScopes(session, scopes, self._desired, self._view, may_remove=self._certain)
+        command = self._command(session, scopes, may_remove=self._certain)
         try:
             with self._hold.client.describe_attempt("writing rows of objects"):
                 session.transact([command], deadline)
@@ -167,3 +167,14 @@ class ScopeRounds(Loop):
             self.on_write(kind)
         self.beat = time.monotonic()
         return command.refused
+
+
+class ScopeRounds(MarkedRounds):
+    """Where the rows of a scope follow from it alone."""
+
+    @abstractmethod
+    def _desired(self, scope: str) -> DesiredScope:
+        """The rows of a scope, none for one that is not to be. Called with the session's lock."""
+
+    def _command(self, session: NorthboundSession, scopes: Sequence[str], *, may_remove: bool) -> WriteScopes:
+        return WriteScopes(session, scopes, self._desired, self._view, may_remove=may_remove)

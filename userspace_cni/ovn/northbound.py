@@ -189,9 +189,9 @@ def northbound(on_change: OnChange = lambda *_: None) -> Database[NorthboundInde
 
 _OF_LEADER: Final[Mapping[str, tuple[str, ...]]] = {
     GLOBAL: ("nb_cfg", "sb_cfg", "options"),
-    SWITCH: ("name", "qos_rules", "other_config", "external_ids"),
+    SWITCH: ("name", "load_balancer", "qos_rules", "other_config", "external_ids"),
     SWITCH_PORT: ("name", "type", "options", "addresses", "dynamic_addresses", "port_security", "external_ids"),
-    ROUTER: ("name", "options", "external_ids"),
+    ROUTER: ("name", "load_balancer", "options", "external_ids"),
     ROUTER_PORT: ("name", "mac", "networks"),
     **{table: tuple(_TABLES[table]) for table in (LOAD_BALANCER, ACL, PORT_GROUP, ADDRESS_SET, QOS, METER, METER_BAND)},
 }

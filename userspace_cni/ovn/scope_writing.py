@@ -19,11 +19,19 @@ DesiredScope = Sequence[DesiredRow]
 """The rows of one scope; `scope` of each is ""."""
 
 
-class WriteScopes(Command[NorthboundSession]):
+class ScopeCommand(Command[NorthboundSession]):
+    """Writes the rows of scopes. `refused`: those that were left out, and why. `written`: the kinds of changes."""
+
+    def __init__(self, session: NorthboundSession) -> None:
+        super().__init__(session)
+        self.refused: dict[str, str] = {}
+        self.written: list[str] = []
+
+
+class WriteScopes(ScopeCommand):
     """Makes the rows of each scope the desired ones. `desired` is called with the session's lock, once for each attempt.
 
-    `may_remove`: whether rows that are not desired are removed. `refused`: the scopes that were left out, and why. `written`: the
-    kinds of changes.
+    `may_remove`: whether rows that are not desired are removed.
     """
 
     def __init__(
@@ -42,8 +50,6 @@ class WriteScopes(Command[NorthboundSession]):
         self._view = view
         self._may_remove = may_remove
         self._raced = False
-        self.refused: dict[str, str] = {}
-        self.written: list[str] = []
 
     def run_idl(self, txn: Draft) -> None:
         """Write the differences between the desired rows and those that are there now."""

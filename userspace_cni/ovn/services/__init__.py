@@ -1,0 +1,1 @@
+"""Services of Kubernetes as load balancers of OVN."""
