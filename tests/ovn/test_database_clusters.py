@@ -90,6 +90,33 @@ def test_the_leader_is_written_to_and_followed(cluster: Cluster, resident: bool)
         client.close()
 
 
+def test_a_leader_that_says_nothing_any_more(cluster: Cluster) -> None:
+    """As when its machine dies: a transaction that waits for it is given up before its caller's time is over, and the next one
+    goes to the successor, though nothing refuses a connection to the former leader."""
+    client = Client(cluster.remote, NORTHBOUND, resident=True)
+    try:
+        add(client, "s1")
+        former = cluster.leader
+        cluster.silence(former)
+        deadline = Deadline.after(15.0)
+        client.use(lambda session: session.transact([AddSwitch(session, "s2")], deadline), named("s2"), "adding s2", deadline)
+        assert client.require_session().remote == cluster.address(cluster.leader) != cluster.address(former)
+        assert switches(client) == {"s1", "s2"}
+    finally:
+        client.close()
+
+
+def test_a_member_that_says_nothing_from_the_start(cluster: Cluster) -> None:
+    """It is passed over, and asked last from then on."""
+    cluster.silence(former := cluster.leader)
+    client = Client(",".join((cluster.address(former), *map(cluster.address, "abc"))), NORTHBOUND)
+    try:
+        client.connect(Deadline.after(15.0))
+        assert client.require_session().remote != cluster.address(former)
+    finally:
+        client.close()
+
+
 def test_a_follower_alone_is_no_server(cluster: Cluster) -> None:
     """If neither of two addresses is the leader's, they are asked until the deadline, and the error names both."""
     remote = ",".join(map(cluster.address, cluster.followers))

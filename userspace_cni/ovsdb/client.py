@@ -32,7 +32,7 @@ from userspace_cni.base.threads import start
 from userspace_cni.ovsdb.database import Clause, Database, I, Tls, split_remote
 from userspace_cni.ovsdb.groups import Command, Commit, Member, RefusedCommand, split_by_target
 from userspace_cni.ovsdb.reads import Read
-from userspace_cni.ovsdb.replica import CLOSED, SLACK_SECONDS, NoLeader, Replica, SessionLost, Watch
+from userspace_cni.ovsdb.replica import CLOSED, PATIENCE, SILENT, SLACK_SECONDS, NoLeader, Replica, SessionLost, Watch
 from userspace_cni.ovsdb.streams import trust
 
 T = TypeVar("T")
@@ -41,6 +41,10 @@ _ELECTION_S: Final = 0.1
 """Between two questions to a cluster which of its servers leads."""
 _CLOSING_S: Final = 0.05
 """How long closing waits for a thread that is still connecting."""
+
+
+class SilentServer(Unavailable):
+    """A server that is one of several has said nothing for longer than was waited for it."""
 
 
 class Client(Generic[I]):
@@ -64,6 +68,7 @@ class Client(Generic[I]):
         self.remote = remote
         self.resident = resident
         self._addresses = split_remote(remote)
+        self._patience_s = PATIENCE.first_s
         self._database = database
         self._on_group = on_group
         self._tls = tls
@@ -163,6 +168,10 @@ class Client(Generic[I]):
             if self._session is not None and self._session.lost:
                 self._reason = self._session.lost
                 self._session.close()
+                if self._session.served:
+                    self._patience_s = PATIENCE.first_s
+                if self._session.lost == SILENT:
+                    self._ask_last(self._session.remote)
                 self._session = None
             if self._session is None:
                 session = self._connected(needs, deadline)
@@ -178,9 +187,10 @@ class Client(Generic[I]):
     def _connected(self, needs: frozenset[Clause], deadline: Deadline) -> Session[I]:
         """A new session. A cluster without a leader elects one: it is asked until the deadline."""
         found: NoLeader | None = None
+        silent: set[str] = set()
         while True:
             try:
-                return self._try_addresses(needs, deadline)
+                return self._try_addresses(needs, deadline, silent)
             except NoLeader as error:
                 found = error
             except Unavailable:
@@ -190,19 +200,33 @@ class Client(Generic[I]):
                 raise found
             time.sleep(_ELECTION_S)
 
-    def _try_addresses(self, needs: frozenset[Clause], deadline: Deadline) -> Session[I]:
+    def _ask_last(self, address: str) -> None:
+        """A server that has said nothing is tried after the others, and waited for longer."""
+        self._patience_s = PATIENCE.after(self._patience_s)
+        self._addresses = (*(each for each in self._addresses if each != address), address)
+
+    def _try_addresses(self, needs: frozenset[Clause], deadline: Deadline, silent: set[str]) -> Session[I]:
+        """A session with the first that serves. `silent`: those that have not answered; others come to it."""
         errors: list[Unavailable] = []
         for tried, address in enumerate(known := self._addresses):
+            if address in silent and any(isinstance(error, NoLeader) for error in errors):
+                continue  # the others are electing: their leader is not to wait for it
             trust(address, self._tls)
             share = deadline.within(deadline.remaining() / (len(known) - tried))
+            patience_s = self._patience_s if len(known) > 1 else None
             try:
-                session = Session(address, self._database, needs, share, everything=self.resident, on_group=self._on_group)
+                session = Session(address, self._database, needs, share, everything=self.resident, patience_s=patience_s)
             except Interrupted:
                 raise
+            except SilentServer as error:
+                errors.append(error)
+                silent.add(address)
+                self._ask_last(address)
             except Unavailable as error:
                 errors.append(error)
             else:
                 self._addresses = (*known[tried:], *known[:tried])
+                session.on_group = self._on_group
                 return session
         self._reason = "; ".join(error.message for error in errors)
         last = next((error for error in errors if isinstance(error, NoLeader)), errors[-1])
@@ -214,7 +238,8 @@ class Session(Generic[I]):
     threads.
 
     `everything`: replicate all rows from the start instead of those that commands need, and notice a hung server; for a process
-    that lives long. `on_group` gets the number of callers that write in each transaction, on the connection's thread.
+    that lives long. `patience_s`: how long the server may say nothing to a question, None for as long as the question may take.
+    `on_group` gets the number of callers that write in each transaction, on the connection's thread. `served`: there was one.
     """
 
     def __init__(
@@ -225,12 +250,14 @@ class Session(Generic[I]):
         deadline: Deadline,
         *,
         everything: bool = False,
-        on_group: Callable[[int], None] = lambda _: None,
+        patience_s: float | None = None,
     ) -> None:
         self.remote = remote
+        self.patience_s = patience_s
+        self.served = False
         self.replica: Replica[I] = Replica(remote, database, everything=everything)
         """The rows; without the lock only `lost` may be read."""
-        self.on_group = on_group
+        self.on_group: Callable[[int], None] = lambda _: None
         self.is_running = False
         self._lock = threading.RLock()
         self._queue: list[Member] = []
@@ -355,10 +382,12 @@ class Session(Generic[I]):
                 self.replica.require()
                 if self.replica.state == ovs_idl.Idl.IDL_S_MONITORING:
                     break
-                if not deadline.remaining():
-                    self.replica.lose("it does not answer")
-                    raise Unavailable(f"OVSDB at {self.remote} does not answer", "is ovsdb-server stopped or overloaded?")
-                self.await_message(deadline.remaining())
+                is_silent = self.patience_s is not None and self.replica.is_silent(0, self.patience_s)
+                if is_silent or not deadline.remaining():
+                    self.replica.lose(SILENT)
+                    kind = SilentServer if is_silent else Unavailable
+                    raise kind(f"OVSDB at {self.remote} does not answer", "is ovsdb-server stopped or overloaded?")
+                self.await_message(deadline.remaining() if self.patience_s is None else min(deadline.remaining(), SLACK_SECONDS))
             self.is_running = True
             start(self._thread, f"the session with OVSDB at {self.remote}")
 

@@ -21,7 +21,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.ovsdb.database import Clause
 from userspace_cni.ovsdb.draft import Draft
-from userspace_cni.ovsdb.replica import CLOSED, SLACK_SECONDS, LockNotHeld, Replica, SessionLost
+from userspace_cni.ovsdb.replica import CLOSED, SILENT, SLACK_SECONDS, LockNotHeld, Replica, SessionLost
 
 S = TypeVar("S")
 
@@ -100,10 +100,16 @@ class Member:
 
 
 class CommitConnection(Protocol):
-    """The connection, as a commit needs it. `on_group` is told how many of the members that were written change rows."""
+    """The connection, as a commit needs it. `on_group` is told how many of the members that were written change rows.
+
+    `patience_s`: how long the server may say nothing while a commit waits for it, None where there is no other server to ask;
+    `served`: whether there was a commit.
+    """
 
     replica: Replica[Any]
     is_running: bool
+    patience_s: float | None
+    served: bool
     on_group: Callable[[int], None]
 
     def await_message(self, seconds: float) -> None:
@@ -182,6 +188,7 @@ class Commit:
         return draft, written
 
     def _done(self, draft: Draft, written: list[Member]) -> None:
+        self._link.served = True
         writers = sum(bool(each.targets) for each in written)
         if writers:
             self._link.on_group(writers)
@@ -241,10 +248,14 @@ class Commit:
         waiting = [each for each in waiting if not each.answered]
         if not waiting:
             if not self._replica.everything or time.monotonic() - self._began >= HUNG_SECONDS:
-                self._replica.lose("it does not answer")
+                self._replica.lose(SILENT)
             raise self._no_answer()
         if not self._link.is_running:
             raise SessionLost(CLOSED)
+        patience_s = self._link.patience_s
+        if patience_s is not None and self._replica.is_silent(self._began, patience_s):
+            self._replica.lose(SILENT)
+        self._replica.require()
         self._link.await_message(min(SLACK_SECONDS, *(each.deadline.remaining() for each in waiting)))
         self._replica.run()
         self._replica.require()

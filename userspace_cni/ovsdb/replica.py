@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import select
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
@@ -24,6 +25,7 @@ import ovs.poller
 import ovs.reconnect
 from ovs.db import idl as ovs_idl
 
+from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.ovsdb.column_values import table_of, value_of
 from userspace_cni.ovsdb.database import Clause, Database, I, encode_condition
@@ -37,7 +39,13 @@ SLACK_SECONDS = 0.25
 PROBE_SECONDS = 5.0
 """In a session that lives long, a silent server gets an echo request after so long, and is given up after as long again."""
 
+PATIENCE: Final = BackOff(2.5, 10.0)
+"""How long a server that is one of several may say nothing while something is asked of it, in seconds: then another one is asked,
+for its machine may have died, and the others have a leader within two seconds by default. A longer time after each vain attempt,
+because a busy server, or one with a large database, may need it."""
+
 CLOSED = "the OVSDB session was closed"
+SILENT: Final = "it does not answer"
 _FOLLOWS: Final = "it does not lead its cluster"
 _CUT_OFF: Final = "it does not serve the database now"
 
@@ -137,6 +145,8 @@ class Replica(ovs_idl.Idl, Generic[I]):  # type: ignore[misc]
         self.everything = everything
         self.index = database.index(everything)
         self.lost = ""
+        self._heard_bytes = 0
+        self._heard = time.monotonic()
         self.watches: dict[tuple[str, str], list[Watch[Any]]] = {}
         self._loaded = False
         self._clauses: frozenset[Clause] = frozenset()
@@ -153,16 +163,27 @@ class Replica(ovs_idl.Idl, Generic[I]):  # type: ignore[misc]
         probing = self._session.reconnect.state is ovs.reconnect.Reconnect.Idle
         try:
             changed = bool(super().run())
+            self._listen()
             if self._follows():
                 self.lose(_FOLLOWS)
             elif not self.lost and not self._session.is_alive():
-                self.lose("it does not answer" if probing else why_refused(self.session_name()))
+                self.lose(SILENT if probing else why_refused(self.session_name()))
         except _BAD_MESSAGE as error:
             changed = True
             self.lose(f"it does not speak OVSDB: {error!r}")
         self._loaded = self.state == self.IDL_S_MONITORING
         self._tell_lock()
         return changed
+
+    def _listen(self) -> None:
+        """Note whether the server has said anything, be it a part of a message."""
+        received = self._session.rpc.get_received_bytes() if self._session.rpc is not None else 0
+        if received != self._heard_bytes:
+            self._heard_bytes, self._heard = received, time.monotonic()
+
+    def is_silent(self, since: float, seconds: float) -> bool:
+        """Whether the server has said nothing for so long, while something was asked of it `since` then (time.monotonic)."""
+        return time.monotonic() - max(self._heard, since) >= seconds
 
     @property
     def holds_lock(self) -> bool:

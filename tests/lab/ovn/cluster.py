@@ -27,17 +27,20 @@ class Cluster(Started):
         self._dir = directory
         self._database = database
         self._pids: dict[str, int] = {}
+        self._silent: list[int] = []
 
     def begin(self) -> None:
         for name in _NAMES:
             self._start(name)
         wait_until(lambda: self.leader, what="a leader of the cluster")
-        self._run(_TOOLS[self._database], f"--db={self.remote}", f"--timeout={CTL_SECONDS}", "init")
+        self.ctl("init")
 
     def stop(self) -> None:
         """End the servers that live."""
         for name in tuple(self._pids):
             self.kill(name)
+        while self._silent:
+            os.kill(self._silent.pop(), signal.SIGKILL)
 
     @property
     def remote(self) -> str:
@@ -61,11 +64,22 @@ class Cluster(Started):
         """The address of this server."""
         return f"unix:{self._dir}/{name}.sock"
 
+    def ctl(self, *args: str) -> str:
+        """Output of ovn-nbctl or ovn-sbctl, which asks the living servers."""
+        remote = ",".join(self.address(name) for name in self._pids)
+        return self._run(_TOOLS[self._database], f"--db={remote}", f"--timeout={CTL_SECONDS}", *args)
+
     def kill(self, name: str) -> None:
         """Kill this server."""
         pid = self._pids.pop(name)
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not runs(pid), what=f"the end of server {name}")
+
+    def silence(self, name: str) -> None:
+        """Stop this server where it is: as one whose machine has died, it neither answers nor closes a connection."""
+        pid = self._pids.pop(name)
+        self._silent.append(pid)
+        os.kill(pid, signal.SIGSTOP)
 
     def _start(self, name: str) -> None:
         file, local = f"{self._dir}/{name}.db", f"unix:{self._dir}/{name}.raft"
