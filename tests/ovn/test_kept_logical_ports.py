@@ -17,7 +17,7 @@ import pytest
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.cluster_objects import node
 from tests.lab.kube.daemonset import CLUSTER
-from tests.lab.kube.definitions import multus_definition
+from tests.lab.kube.definitions import multi_policy_definition, multus_definition
 from tests.lab.ovn.database import Authority, NorthboundDatabase
 from tests.lab.switch.switch import wait_until
 from tests.unit.controller.test_deploy_controller import asked, granted, read
@@ -411,12 +411,19 @@ def test_the_numbers_of_a_controller(api: ApiServer, northbound: NorthboundDatab
     assert set(re.findall(r"^userspace_cni_controller_(ovn_\w+) ", kept.metrics.render().decode(), re.MULTILINE)) == named
 
 
+def watched(api: ApiServer) -> set[str]:
+    """The resources that are watched."""
+    return {asked(request)[1] for request in api.requests if request.verb == "WATCH"}
+
+
 def test_the_rights_of_the_overlay_are_what_it_uses(api: ApiServer, keep: Make) -> None:
     """Each request is allowed by overlays/logical-ports and the controller's own rights, and each right of the former is used."""
     api.define(multus_definition())
+    api.define(multi_policy_definition())
     kept = keep()
     api.add_pod(a_pod("web"))
     wait_until(lambda: noted(api, "web"), what="the annotation")
+    wait_until(lambda: {"namespaces", "networkpolicies", "multi-networkpolicies"} <= watched(api), what="the watches")
     at_rest(kept)
     overlays = CLUSTER / "overlays"
     own = granted(read(overlays / "controller" / "cluster-role.yaml")["rules"])

@@ -43,6 +43,7 @@ LIMIT_REFUSED: Final = NoticeReason("LimitRefused")
 ROUTE_REFUSED: Final = NoticeReason("RouteRefused")
 LOGICAL_PORT_MISSING: Final = NoticeReason("LogicalPortMissing")
 SERVICE_DEGRADED: Final = NoticeReason("ServiceDegraded")
+POLICY_REFUSED: Final = NoticeReason("PolicyRefused")
 UPLINK_DOWN: Final = NoticeReason("UplinkDown")
 UPLINK_UP: Final = NoticeReason("UplinkUp", "good")
 NODE_NOT_READY: Final = NoticeReason("NetworkNotReady")
@@ -82,6 +83,7 @@ REASONS: Final = (
     ROUTE_REFUSED,
     LOGICAL_PORT_MISSING,
     SERVICE_DEGRADED,
+    POLICY_REFUSED,
     UPLINK_DOWN,
     UPLINK_UP,
     NODE_NOT_READY,

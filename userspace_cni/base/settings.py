@@ -168,6 +168,10 @@ class Settings:
         True,
         "whether the controller that keeps logical ports also writes load balancers of OVN for the cluster's Services",
     )
+    ovn_policies: bool = _setting(
+        True,
+        "whether the controller that keeps logical ports also writes the cluster's NetworkPolicies into OVN",
+    )
     ovn_rundir: str = _setting(
         "/var/run/ovn",
         "where ovn-controller's control socket is, which is asked why a logical port is not installed",

@@ -42,7 +42,12 @@ class PodChanges(ListWatch):
 
     def take(self, *, everything: bool = False) -> Mapping[str, ClusterPod | None]:
         """The pods that have changed since the last call, None for one that is gone; or all, with those that are gone since."""
-        return self._pods.take(everything)
+        return self._pods.take(0, everything)
+
+    def read_apart(self) -> Callable[[], Mapping[str, ClusterPod | None]]:
+        """A `take` of one's own: what it gives does not depend on when others take theirs."""
+        reader = self._pods.add_reader()
+        return lambda: self._pods.take(reader, False)
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -55,14 +60,20 @@ class _ChangingPods:
         self._on_change = on_change
         self._lock = threading.Lock()
         self._known: dict[str, _Known] = {}
-        self._changed: set[str] = set()
+        self._changed: list[set[str]] = [set()]
+        """By reader."""
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def take(self, everything: bool) -> Mapping[str, ClusterPod | None]:
+    def add_reader(self) -> int:
         with self._lock:
-            keys, self._changed = self._changed, set()
+            self._changed.append(set(self._known))
+            return len(self._changed) - 1
+
+    def take(self, reader: int, everything: bool) -> Mapping[str, ClusterPod | None]:
+        with self._lock:
+            keys, self._changed[reader] = self._changed[reader], set()
             found = {key: self._known.get(key) for key in ({*keys, *self._known} if everything else keys)}
         return {key: known.pod if known else None for key, known in found.items()}
 
@@ -81,7 +92,7 @@ class _ChangingPods:
             changed = [self._put(key, now) for key, now in listed]
             for key in gone:
                 del self._known[key]
-            self._changed |= set(gone)
+            self._note(gone)
         if gone or any(changed):
             self._on_change()
 
@@ -93,7 +104,7 @@ class _ChangingPods:
                 is_changed = known is not None and known.pod.uid == now.pod.uid
                 if is_changed:
                     del self._known[key]
-                    self._changed.add(key)
+                    self._note((key,))
             else:
                 is_changed = self._put(key, now)
         if is_changed:
@@ -107,5 +118,9 @@ class _ChangingPods:
         self._known[key] = now
         if known is not None and known.pod == now.pod:
             return False
-        self._changed.add(key)
+        self._note((key,))
         return True
+
+    def _note(self, keys: Keys[str]) -> None:
+        for changed in self._changed:
+            changed.update(keys)

@@ -38,6 +38,7 @@ from userspace_cni.ovn.limit_rows import LimitChange
 from userspace_cni.ovn.limited_ports import LimitedPorts
 from userspace_cni.ovn.northbound import NorthboundSession
 from userspace_cni.ovn.pod_ports import LogicalFacts, PodPorts, Settled
+from userspace_cni.ovn.policy.policy_members import PortSubject
 from userspace_cni.ovn.port_rows import PortChange
 from userspace_cni.ovn.port_rules import PortRules
 from userspace_cni.ovn.port_view import NorthboundFacts, PortView, count_ports
@@ -113,6 +114,9 @@ class PortRounds(Loop):
         """Told of each port's row that was written: "insert", "update" or "delete"."""
         self.on_news: Callable[[Recipient, Sequence[Finding]], None] = lambda _recipient, _findings: None
         """Told what pods are to know of their ports; it must not wait."""
+        self.groups_of: Callable[[Collection[PortSubject]], Collection[str] | None] = lambda _subjects: ()
+        """The port groups of a port with these pods; None while its policies are not known. It is called with the session's
+        lock."""
         self.full_s: float | None = None
         """Seconds of the last look at everything; None before the first."""
         # only the thread uses these
@@ -125,6 +129,8 @@ class PortRounds(Loop):
         self._acts = self._certain = False
         self._lacking = ToldPorts(PortNews(LOGICAL_PORT_MISSING, "logical ports cannot be: ", self._tell_pod))
         self._doubtful = ToldPorts(PortNews(ADDRESS_CONFLICT, "logical ports keep what their pods live with: ", self._tell_pod))
+        self._held: dict[str, float] = {}
+        """Ports that wait for their policies, and since when."""
         self._lacking_due = 0.0
         self._full_due = 0.0
 
@@ -177,7 +183,7 @@ class PortRounds(Loop):
             self._limited = LimitedPorts(kubeovn_read=self._rules.kubeovn_read)
             pods = dict(self._known)
         self._look(session, pods, is_full=is_full, deadline=deadline)
-        again = now + _LACKING_S if self._lacking.reasons or not certain else math.inf
+        again = now + _LACKING_S if self._lacking.reasons or self._held or not certain else math.inf
         due_s = min(self._full_due, self._ports.next_due(now), again) - time.monotonic()
         return max(0.0, min(due_s, *(each.write() for each in (self._lacking, self._doubtful, self._unlimited))))
 
@@ -198,11 +204,13 @@ class PortRounds(Loop):
             names |= {*self._ports.names, *self._view.ports, *self._view.limits}
         elif began >= self._lacking_due:
             names |= self._lacking.reasons.keys()
+        names |= self._held.keys()
         settled = self._ports.settle(names, self._view.ports, began)
         limits = self._limited.settle(names, self._ports, settled, self._view, certain=self._certain)
+        held = self._write(session, settled, limits, deadline)
         if names:
+            self._note_held(held, settled, began)
             self._tell(names, settled)
-        self._write(session, settled, limits, deadline)
         self._full_due = due
         if is_full:
             self._full_due = began + self._times.full_s
@@ -220,13 +228,26 @@ class PortRounds(Loop):
             self._ports.hold(pod, ended)
         return names
 
-    def _write(self, session: NorthboundSession, settled: Settled, limits: Sequence[LimitChange], deadline: Deadline) -> None:
-        """Rows, then notes; a port's limits not after the port. Raises Unavailable, RowsRefused; a later round does the rest."""
+    def _write(
+        self, session: NorthboundSession, settled: Settled, limits: Sequence[LimitChange], deadline: Deadline
+    ) -> Mapping[str, str]:
+        """Rows, then notes; a port's limits not after the port. Which ports wait, and why. Raises Unavailable, RowsRefused; a
+        later round does the rest."""
         changes: list[PortChange | LimitChange] = [*limits]
         changes += (each for each in settled.changes if each.kind != "delete" or self._certain)
+        held: dict[str, str] = {}
         for first in range(0, len(changes), BATCH):
-            self._commit(session, changes[first : first + BATCH], deadline)
-        self._notes.put(settled.notes)
+            held |= self._commit(session, changes[first : first + BATCH], deadline)
+        waiting = {f"{each.pod.namespace}/{each.pod.name}" for name in held for each in self._ports.claimants.of(name)}
+        self._notes.put([each for each in settled.notes if f"{each.namespace}/{each.name}" not in waiting])
+        return held
+
+    def _note_held(self, held: Mapping[str, str], settled: Settled, now: float) -> None:
+        """Keep which ports wait for their policies; those that do for long are told as lacking."""
+        self._held = {name: self._held.get(name, now) for name in held}
+        settled.lacking |= {
+            name: f"logical port {name} is not made: {why}" for name, why in held.items() if now - self._held[name] >= _LACKING_S
+        }
 
     def _tell(self, names: Collection[str], settled: Settled) -> None:
         """Keep why ports cannot be, of those that were judged; they are judged again in a while. And which ones are in doubt."""
@@ -236,13 +257,24 @@ class PortRounds(Loop):
         self._doubtful.take(self._ports.doubtful, self._ports.list_recipients)
         self._unlimited.take(dict(self._limited.refused), self._ports.list_recipients)
 
-    def _commit(self, session: NorthboundSession, changes: Sequence[PortChange | LimitChange], deadline: Deadline) -> None:
+    def _commit(
+        self, session: NorthboundSession, changes: Sequence[PortChange | LimitChange], deadline: Deadline
+    ) -> Mapping[str, str]:
+        made = [each for each in changes if isinstance(each, PortChange) and each.kind != "delete"]
+        subjects = {each.name: self._list_subjects(each.name) for each in made}
+        command = WritePorts(session, changes, lambda name: self.groups_of(subjects[name]))
         with self._hold.client.describe_attempt("writing logical ports"):
-            session.transact([WritePorts(session, changes)], deadline)
+            session.transact([command], deadline)
         for change in changes:
-            if isinstance(change, PortChange):
+            if isinstance(change, PortChange) and change.name not in command.held:
                 self.on_write(change.kind)
         self.beat = time.monotonic()
+        return command.held
+
+    def _list_subjects(self, name: str) -> Collection[PortSubject]:
+        """What decides about a port's policies."""
+        claimants = self._ports.claimants.of(name)
+        return [PortSubject(each.pod.namespace, each.pod.labels, each.interface.definition) for each in claimants]
 
     # -- pods that have ended -------------------------------------------------------------------------------------------------
 

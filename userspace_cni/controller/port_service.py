@@ -21,6 +21,7 @@ from userspace_cni.controller.election import Election
 from userspace_cni.controller.northbound_hold import NorthboundHold
 from userspace_cni.controller.note_writers import NoteListener, NoteWriters
 from userspace_cni.controller.pod_changes import PodChanges
+from userspace_cni.controller.policy_keeper import PolicyKeeper
 from userspace_cni.controller.port_news import PortNews
 from userspace_cni.controller.port_rounds import PortRounds, PortSources, PortTimes, count_lag
 from userspace_cni.controller.service_keeper import ServiceKeeper
@@ -43,13 +44,14 @@ LEASE = "userspace-cni-ovn"
 
 @dataclass(frozen=True)
 class PortTask:
-    """What the logical ports are kept by: the database at `remote`, the files for it, the rules. `services`: whether Services are
-    kept, too."""
+    """What the logical ports are kept by: the database at `remote`, the files for it, the rules. `services`, `policies`: whether
+    Services and NetworkPolicies are kept, too."""
 
     remote: str
     tls: Tls | None
     rules: PortRules
     services: bool
+    policies: bool
 
 
 def read_task(settings: Settings, remote: str = "", *, adopts: bool = False, map_path: Callable[[str], str] = str) -> PortTask:
@@ -78,7 +80,7 @@ def read_task(settings: Settings, remote: str = "", *, adopts: bool = False, map
     rules = PortRules(
         settings.ovn_naming, default, may_have, may_send, adopts, settings.ovn_pod_ports, settings.kubeovn_annotations
     )
-    return PortTask(reached_remote(remote, map_path), tls, rules, settings.ovn_services)
+    return PortTask(reached_remote(remote, map_path), tls, rules, settings.ovn_services, settings.ovn_policies)
 
 
 class PodPortKeeper(Supervisor):
@@ -108,6 +110,10 @@ class PodPortKeeper(Supervisor):
         self._events: Events | None = None
         self.rounds.on_write = lambda kind: metrics.count_write("logical_switch_ports", _WORDS[kind])
         self.services = ServiceKeeper(session, self.hold, metrics, watch_times) if task.services else None
+        self.policies = PolicyKeeper(session, self.hold, self._sources.pods, metrics, watch_times) if task.policies else None
+        if self.policies:
+            self.rounds.groups_of = self.policies.rounds.list_groups
+            self.policies.rounds.on_written = self.rounds.ask
         self._leading = leading
         self._add_numbers(metrics)
 
@@ -117,6 +123,8 @@ class PodPortKeeper(Supervisor):
         self.begin(sources.pods, sources.nodes, sources.networks, self._notes, self.rounds)
         if self.services:
             self.begin(self.services)
+        if self.policies:
+            self.begin(self.policies)
 
     def stop(self, within_s: float = TIMEOUT_MAX, *, but: Collection[StayingThread] = ()) -> None:
         """As of Supervisor; then the session ends, and with it the lock is free."""
@@ -128,12 +136,16 @@ class PodPortKeeper(Supervisor):
         self._events = events
         if self.services:
             self.services.tell_by(events)
+        if self.policies:
+            self.policies.tell_by(events)
 
     def ask(self) -> None:
         """Have a round soon: something has changed, as who leads."""
         self.rounds.ask()
         if self.services:
             self.services.ask()
+        if self.policies:
+            self.policies.ask()
 
     @property
     def obstacles(self) -> list[str]:
@@ -150,6 +162,7 @@ class PodPortKeeper(Supervisor):
                 self._notes.problem,
                 "another session has the lock of OVN's northbound database" if is_fenced else "",
                 *(self.services.obstacles if self.services else ()),
+                *(self.policies.obstacles if self.policies else ()),
             )
             if each
         ]

@@ -21,6 +21,7 @@ from userspace_cni.kube.resources import (
     ENDPOINT_SLICES,
     FORMER_ENDPOINT_SLICES,
     GROUP,
+    MULTI_NETWORK_POLICIES,
     NETWORK_DEFINITIONS,
     ROUTES,
     SERVICE_CIDRS,
@@ -30,7 +31,7 @@ from userspace_cni.kube.resources import (
 USUALLY: Final = WatchTimes(page=100)
 RARELY: Final = replace(USUALLY, back_off=replace(USUALLY.back_off, most_s=600.0))
 """For a resource that servers may lack: it is asked for again after ten minutes at most."""
-_OPTIONAL: Final = (SERVICE_CIDRS, NETWORK_DEFINITIONS)
+_OPTIONAL: Final = (SERVICE_CIDRS, NETWORK_DEFINITIONS, MULTI_NETWORK_POLICIES)
 _FORMER: Final = {ENDPOINT_SLICES: FORMER_ENDPOINT_SLICES}
 """Resources that older servers have in another version alone."""
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from sys import intern
 from typing import Any, Final
 
 from userspace_cni.base.errors import BadRequest
@@ -29,6 +30,7 @@ _KEPT: Final = (NETWORKS, DEFAULT_NETWORK, NETWORK_STATUS, OVN, POD_NETWORKS)
 _TEXT_MAX: Final = 16 << 10
 _DEFINITION_MAX: Final = 64 << 10
 _UID_MAX: Final = 253
+_PORTS_MAX: Final = 256
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,254}")
 """A network's name, as CNI has it. It is part of names of ports and of keys of annotations, of each of its interfaces."""
 _ENDED: Final = ("Succeeded", "Failed")
@@ -38,7 +40,8 @@ _TYPES: Final = ("userspace", "userspace-cni", former_network.TYPE)
 @dataclass(frozen=True, slots=True)
 class ClusterPod:
     """A pod. `owner`, `owner_uid`: who has its logical ports: the pod itself or, of a launcher, its VM. `ended`: its containers
-    do not run any more, and never will. `has_network`: it has a network of its own. `notes`: the annotations that count."""
+    do not run any more, and never will. `has_network`: it has a network of its own. `notes`: the annotations that count. `ports`:
+    the numbers of its containers' ports that have names, by protocol in small letters and name."""
 
     namespace: str
     name: str
@@ -50,6 +53,8 @@ class ClusterPod:
     ended: bool
     has_network: bool
     notes: Mapping[str, str]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    ports: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     @property
     def is_connected(self) -> bool:
@@ -104,7 +109,21 @@ def keep_pod(thing: Mapping[str, Any]) -> ClusterPod:
         ended=(thing.get("status") or {}).get("phase") in _ENDED,
         has_network=spec.get("hostNetwork") is not True,
         notes=notes,
+        labels={intern(str(key)): intern(str(value)) for key, value in (metadata.get("labels") or {}).items()},
+        ports=_read_ports(spec),
     )
+
+
+def _read_ports(spec: Mapping[str, Any]) -> Mapping[tuple[str, str], int]:
+    """The ports with names, of containers that run as long as the pod does."""
+    resident = [each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"]
+    found: dict[tuple[str, str], int] = {}
+    for container in (*(spec.get("containers") or ()), *resident):
+        for each in container.get("ports") or ():
+            name, number = each.get("name"), each.get("containerPort")
+            if isinstance(name, str) and name and isinstance(number, int) and len(found) < _PORTS_MAX:
+                found.setdefault((intern(str(each.get("protocol") or "TCP").lower()), intern(name)), number)
+    return found
 
 
 def keep_node(thing: Mapping[str, Any]) -> PodNode:

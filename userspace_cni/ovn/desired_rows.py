@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
@@ -47,6 +48,13 @@ class Members:
 
 
 @dataclass(frozen=True)
+class MemberSet:
+    """All members of a column that is a set. The difference is written, whatever others write meanwhile: a set may be long."""
+
+    members: AbstractSet[Any]
+
+
+@dataclass(frozen=True)
 class Within:
     """The row that has another one, or lists it, and its column for it. The server removes rows that nothing has."""
 
@@ -56,7 +64,8 @@ class Within:
 
 @dataclass(frozen=True)
 class DesiredRow:
-    """A row as it is to be, without its name and mark. Values of `columns`: as `find_changed_columns` takes them, or Members.
+    """A row as it is to be, without its name and mark. Values of `columns`: as `find_changed_columns` takes them, or Members, or
+    a MemberSet.
 
     `within`: what has it or lists it, None for a row that needs nothing. `scope`: its mark, "" for that of the comparison.
     """
@@ -103,6 +112,12 @@ class Rows(Protocol):
     def of_scope(self, scope: str) -> Iterable[FoundRow]:
         """The rows with this mark, without columns."""
 
+    def members(self, row: FoundRow, column: str) -> AbstractSet[Any]:
+        """The members of a column that is a set."""
+
+    def is_held(self, row: FoundRow, within: Within, holder: uuid.UUID) -> bool:
+        """Whether the row with the UUID `holder` has this one."""
+
     def holder(self, row: FoundRow) -> tuple[FoundRow, str] | None:
         """What has the row, and the column; None for a row that nothing has."""
 
@@ -118,7 +133,8 @@ class RowChange:
     """One row that is to be made, changed or removed.
 
     `columns`: what is written. `former`: those columns as they are. `row_id`: the row's UUID. `held_by`, `left_by`: what gets it
-    into a column, and what loses it. `found`: the row, unless it is new.
+    into a column, and what loses it. `found`: the row, unless it is new. `members`: of columns that are sets, what comes and what
+    goes.
     """
 
     kind: Kind
@@ -129,6 +145,7 @@ class RowChange:
     held_by: Within | None = None
     left_by: tuple[FoundRow, str] | None = None
     found: FoundRow | None = None
+    members: Mapping[str, tuple[Sequence[Any], Sequence[Any]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -201,14 +218,20 @@ class _Comparison:
                 self._id_of(desired.within.key)
             self.changes.append(RowChange("insert", key, self.ids[key], make_columns(wanted), held_by=desired.within))
             return
-        changed = find_changed_columns(wanted, found.columns)
-        has, moved = self._rows.holder(found) if desired.within else None, False
-        if desired.within is not None:
-            moved = has is None or has[0].row_id != self._id_of(desired.within.key)
-        if changed or moved:
+        changed, members, within = find_changed_columns(wanted, found.columns), self._find_members(desired, found), desired.within
+        moved = within is not None and not self._rows.is_held(found, within, self._id_of(within.key))
+        if changed or moved or members:
             former = {column: found.columns[column] for column in changed}
-            held_by, left_by = (desired.within, has) if moved else (None, None)
-            self.changes.append(RowChange("update", key, found.row_id, changed, former, held_by, left_by, found))
+            held_by, left_by = (within, self._rows.holder(found)) if moved else (None, None)
+            self.changes.append(RowChange("update", key, found.row_id, changed, former, held_by, left_by, found, members))
+
+    def _find_members(self, desired: DesiredRow, found: FoundRow) -> Mapping[str, tuple[Sequence[Any], Sequence[Any]]]:
+        """What comes into columns that are sets, and what goes."""
+        changed = {}
+        for column, value in desired.columns.items():
+            if isinstance(value, MemberSet) and (there := self._rows.members(found, column)) != value.members:
+                changed[column] = (sorted(value.members - there), sorted(there - value.members))
+        return changed
 
     def remove_others(self) -> None:
         """Remove what has the mark and is not desired."""
@@ -224,7 +247,8 @@ class _Comparison:
                 self.refused.append(NameTaken(said, "remove these first, or keep its name"))
 
     def _written(self, desired: DesiredRow) -> list[str]:
-        names = [*desired.columns, *(("external_ids",) if self._rows.has(desired.key.table, "external_ids") else ())]
+        plain = [name for name, value in desired.columns.items() if not isinstance(value, MemberSet)]
+        names = [*plain, *(("external_ids",) if self._rows.has(desired.key.table, "external_ids") else ())]
         return [name for name in dict.fromkeys(names) if self._rows.has(desired.key.table, name)]
 
     def _columns(self, desired: DesiredRow) -> Columns:
@@ -234,7 +258,10 @@ class _Comparison:
         if found is None and self._rows.is_named(table):
             columns["name"] = desired.key.name
         for name, value in desired.columns.items():
-            if self._rows.has(table, name):
+            if isinstance(value, MemberSet):
+                if found is None:
+                    columns[name] = sorted(value.members)
+            elif self._rows.has(table, name):
                 columns[name] = self._value(value, found.columns[name] if found is not None else [])
         if self._rows.has(table, "external_ids"):
             columns["external_ids"] = {**columns.get("external_ids", {}), "owner": OWNER, SCOPE: self._scope_of(desired)}

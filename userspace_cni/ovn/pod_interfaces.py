@@ -35,7 +35,8 @@ _LIMITS: Final = "bandwidth"
 class LogicalInterface:
     """An interface of a pod that is a logical port. `port`: the logical port's name; `is_first`: of the pod's logical ports;
     `mac`: the one that the pod asks for, "" for any; `number`: of the pod's logical ports, from 1; `is_asked`: the pod or its
-    network names the port; `limits`: those that the pod asks for where it selects the network."""
+    network names the port; `limits`: those that the pod asks for where it selects the network; `definition`: of its network, ""
+    for the cluster's default network."""
 
     port: str
     ifname: str
@@ -45,6 +46,7 @@ class LogicalInterface:
     number: int = 1
     is_asked: bool = False
     limits: Limits = UNLIMITED
+    definition: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +97,8 @@ def list_interfaces(
         further = "" if is_first else _further(each, network, pod, naming)
         port = asked or logical_port_name(naming, pod.namespace, pod.owner, further)
         if not asked or (network.switch and may_name(asked, naming, pod.namespace)):
-            number = len(found) + 1
-            found.append(LogicalInterface(port, each.ifname, network, is_first, each.mac, number, bool(asked), each.limits))
+            asks = (each.mac, len(found) + 1, bool(asked), each.limits)
+            found.append(LogicalInterface(port, each.ifname, network, is_first, *asks, each.definition))
     return tuple(found)
 
 

@@ -114,7 +114,7 @@ class PodPorts:
         self._node_switches: frozenset[str] = frozenset()
         self._taken: frozenset[str] = frozenset()
         self._rivalled: set[str] = set()
-        self._claimants = PortClaimants(rules.default, rules.naming)
+        self.claimants = PortClaimants(rules.default, rules.naming)
         self._given: dict[str, _Given] = {}
         self._ended: list[tuple[ClusterPod, float]] = []
         self._clean: dict[str, tuple[object, ...]] = {}
@@ -124,11 +124,11 @@ class PodPorts:
     def take_facts(self, facts: LogicalFacts) -> set[str]:
         """These are the facts from now on: the names of the logical ports that have to be settled because of what has changed."""
         former, self._facts = self._facts, facts
-        names = self._claimants.take_networks(facts.networks)
+        names = self.claimants.take_networks(facts.networks)
         self._node_switches = frozenset(each.lower() for each in facts.nodes)
         if former.nodes.keys() != facts.nodes.keys() or former.routers.keys() != facts.routers.keys():
             taken, self._taken = self._taken, frozenset({*names_of_nodes(facts.nodes), *facts.routers})
-            names.update(each for each in taken ^ self._taken if each in self._claimants.names)
+            names.update(each for each in taken ^ self._taken if each in self.claimants.names)
         if former.switches != facts.switches:
             self._book.set_switches(facts.switches)
         for name in former.routers.keys() - facts.routers.keys():
@@ -139,7 +139,7 @@ class PodPorts:
         if macs := {facts.macs[each] for each in find_changed(former.macs, facts.macs) if facts.macs.get(each)}:
             names.update(name for name, given in self._given.items() if given.addresses.mac in macs)
         if former.version != facts.version:
-            names.update(self._claimants.names)
+            names.update(self.claimants.names)
         else:
             names |= self._list_placed(find_changed(former.nodes, facts.nodes), find_changed(former.switches, facts.switches))
         for name in names:
@@ -152,8 +152,8 @@ class PodPorts:
             return set()
         switches = {*switches, *map(str.lower, nodes)}
         names = {name for name, given in self._given.items() if given.switch in switches}
-        for name in self._claimants.names:
-            if any(each.pod.node in nodes or self._switch_of(each) in switches for each in self._claimants.of(name)):
+        for name in self.claimants.names:
+            if any(each.pod.node in nodes or self._switch_of(each) in switches for each in self.claimants.of(name)):
                 names.add(name)
         return names
 
@@ -162,7 +162,7 @@ class PodPorts:
 
         `rows`: those that there are, by name.
         """
-        return self._claimants.take_pods(pods, changed, rows)
+        return self.claimants.take_pods(pods, changed, rows)
 
     def hold(self, pod: ClusterPod, ended: float) -> None:
         """Do not give the addresses that the annotations of this pod say, which ended then, until they have been held.
@@ -174,7 +174,7 @@ class PodPorts:
     @property
     def names(self) -> Collection[str]:
         """The logical ports that pods are to have."""
-        return self._claimants.names
+        return self.claimants.names
 
     @property
     def doubtful(self) -> Mapping[str, str]:
@@ -182,22 +182,22 @@ class PodPorts:
         shared = {
             name: f"logical port {name} has {address}, and {other} has it, too"
             for name, address, other in self._book.shared
-            if name in self._claimants.names
+            if name in self.claimants.names
         }
         return {**self._doubtful, **shared}
 
     def find_placed(self, name: str) -> tuple[list[Claimant], str] | None:
         """Whose port it is, and its logical switch; None where no pod is to have it."""
-        if name not in self._claimants.names:
+        if name not in self.claimants.names:
             return None
-        claimants, given = self._claimants.of(name), self._given.get(name)
+        claimants, given = self.claimants.of(name), self._given.get(name)
         return claimants, given.switch if given else self._switch_of(claimants[0])
 
     def list_recipients(self, name: str) -> list[Recipient]:
         """Who is told of the port: who is to have it, or those that name it though it is another pod's."""
-        if name not in self._claimants.names:
+        if name not in self.claimants.names:
             return []
-        concerned = self._claimants.rivals(name) if name in self._rivalled else self._claimants.of(name)
+        concerned = self.claimants.rivals(name) if name in self._rivalled else self.claimants.of(name)
         return [each.recipient for each in concerned]
 
     def settle(self, names: Iterable[str], found: Mapping[str, FoundLogicalPort], now: float) -> Settled:
@@ -222,7 +222,7 @@ class PodPorts:
                 settled.notes.append(note)
         for each in claimed:
             self._rivalled.discard(each.name)
-            if each.name not in settled.lacking and self._claimants.rivals(each.name):
+            if each.name not in settled.lacking and self.claimants.rivals(each.name):
                 owner = each.claimants[0].pod
                 settled.lacking[each.name] = f"logical port {each.name} is that of pod {owner.namespace}/{owner.name}"
                 self._rivalled.add(each.name)
@@ -240,9 +240,9 @@ class PodPorts:
         """Those for which something may be to do, in the order in which they get addresses; what has no pod is settled here."""
         claimed = []
         for name in sorted(set(names)):
-            if name not in self._claimants.names:
+            if name not in self.claimants.names:
                 self._unclaim(name, found.get(name), now, settled)
-            elif not self._is_done(name, claimants := self._claimants.of(name), found.get(name)):
+            elif not self._is_done(name, claimants := self.claimants.of(name), found.get(name)):
                 claimed.append(self._look_at(name, claimants, found.get(name)))
         claimed.sort(key=lambda each: (not each.lives and not each.is_confirmed, each.claimants[0].pod.created, each.name))
         return claimed
@@ -255,7 +255,7 @@ class PodPorts:
             return False
         has = given.addresses
         noted = all(each.interface.is_first and each.pod.notes.get(OVN) == has.text for each in claimants)
-        return noted and not self._claimants.rivals(name) and not self._book.other_with_mac(name, has.mac)
+        return noted and not self.claimants.rivals(name) and not self._book.other_with_mac(name, has.mac)
 
     def _look_at(self, name: str, claimants: list[Claimant], found: FoundLogicalPort | None) -> _Claimed:
         given = self._given.get(name)
@@ -268,7 +268,7 @@ class PodPorts:
         return _Claimed(name, claimants, found, noted, is_confirmed=found is not None and confirms(found, claimants, noted))
 
     def _hold(self, pod: ClusterPod, ended: float) -> None:
-        for each in self._claimants.list_of(pod):
+        for each in self.claimants.list_of(pod):
             said = read_claimed_note(Claimant(pod, each))
             if said is not None and is_one_of_each(said.ips) and not self._book.claim(f"ended {pod.uid} {each.port}", said.ips):
                 self._book.release(f"ended {pod.uid} {each.port}", ended)
@@ -457,8 +457,7 @@ class PodPorts:
         }
         if is_adopted:  # what the living interface has is not known here
             options = {key: value for key, value in options.items() if len(chassis) > 1 and key != VERSION}
-        whose = first.pod.owner_uid if is_adopted else None
-        ids = {"pod": "true", "namespace": first.pod.namespace, "pod-name": first.pod.owner, ADOPTED: whose}
+        ids = {**first.ids, ADOPTED: first.pod.owner_uid if is_adopted else None}
         return DesiredLogicalPort(name, switch, addresses, security, options, ids)
 
     def _chassis_of(self, node: str) -> str:
@@ -488,6 +487,6 @@ class PodPorts:
 
     def _has(self, key: Key, uid: str, lacking: Mapping[str, str]) -> list[tuple[LogicalInterface, PortAddresses]]:
         """The interfaces of a pod whose addresses are to be noted in it, with these. `uid`: its own or its VM's."""
-        ports = [each for each in self._claimants.interfaces(key) if each.port in self._given and each.port not in lacking]
+        ports = [each for each in self.claimants.interfaces(key) if each.port in self._given and each.port not in lacking]
         ports = [each for each in ports if self._given[each.port].uid == uid]
         return [(each, self._given[each.port].addresses) for each in ports]

@@ -17,7 +17,7 @@ from userspace_cni.ovn.pod_interfaces import (
     list_definitions,
     list_interfaces,
 )
-from userspace_cni.ovn.port_rows import FoundLogicalPort
+from userspace_cni.ovn.port_rows import NETWORK, FoundLogicalPort
 
 Key = str
 """A pod, as "namespace/name"."""
@@ -39,6 +39,12 @@ class Claimant:
     def recipient(self) -> Recipient:
         """Who is told of the port."""
         return Recipient(self.pod.namespace, self.pod.name, self.pod.uid, self.interface.ifname)
+
+    @property
+    def ids(self) -> dict[str, str | None]:
+        """What the port's row says of both, of `external_ids`."""
+        network = self.interface.definition or None
+        return {"pod": "true", "namespace": self.pod.namespace, "pod-name": self.pod.owner, NETWORK: network}
 
 
 class PortClaimants:

@@ -32,6 +32,8 @@ another name of its chassis: OVN would let it go if the row asked for them."""
 _OF_A_POD: Final = "pod"
 """The key by which ovn-kubernetes' tools and kube-ovn mark rows of pods, as we do."""
 _MARKS: Final = {"owner": OWNER, SCOPE: PODS}
+NETWORK: Final = "network"
+"""The key of external_ids with the network's definition, as "namespace/name"; the cluster's default network has none."""
 _SWITCH: Final = "switch"
 _LINK_LOCAL: Final = "fe80::/64"
 """A pod chooses its address of the link by itself."""

@@ -1,5 +1,8 @@
 """Writes changes of pods' logical ports and of their limits, many in one transaction.
 
+A port becomes a member of the groups of its policies in the transaction that makes it, so that it is at no moment without them.
+One whose groups are not known, or not there yet, is not made: it waits, for policies that are not known may isolate it.
+
 What a change follows from is verified by the server, so a row that another one has changed since fails the transaction, which is
 then composed anew from the row as it is. The caller compares again afterwards.
 """
@@ -7,14 +10,14 @@ then composed anew from the row as it is. The caller compares again afterwards.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
 
 from userspace_cni.ovn.limit_rows import LimitChange
 from userspace_cni.ovn.northbound import NorthboundSession
-from userspace_cni.ovn.northbound_tables import QOS, SWITCH, SWITCH_PORT
-from userspace_cni.ovn.port_rows import PortChange
-from userspace_cni.ovsdb.column_values import Json, as_json
+from userspace_cni.ovn.northbound_tables import PORT_GROUP, QOS, SWITCH, SWITCH_PORT
+from userspace_cni.ovn.port_rows import VERSION, PortChange
+from userspace_cni.ovsdb.column_values import Json, as_json, refers, value_of
 from userspace_cni.ovsdb.draft import Draft
 from userspace_cni.ovsdb.groups import Command
 
@@ -22,31 +25,84 @@ BATCH: Final = 500
 """Changes in one transaction: the server checks all rows of a table at each commit, and others wait for a long one."""
 
 
+GroupsOf = Callable[[str], Collection[str] | None]
+"""Takes a port's name; the port groups that it is to be in, None while that is not known."""
+
+
 class WritePorts(Command[NorthboundSession]):
-    """Does these changes, as far as their rows are still there. `count`: how many were done."""
+    """Does these changes, as far as their rows are still there. `count`: how many were done; `held`: the ports that wait.
+
+    `groups_of` is called with the session's lock, once for each attempt.
+    """
 
     count = 0
 
-    def __init__(self, session: NorthboundSession, changes: Sequence[PortChange | LimitChange]) -> None:
+    def __init__(
+        self,
+        session: NorthboundSession,
+        changes: Sequence[PortChange | LimitChange],
+        groups_of: GroupsOf = lambda _name: (),
+    ) -> None:
         super().__init__(session)
         self.target = "logical ports of pods"
         self._changes = changes
+        self._groups_of = groups_of
+        self.held: dict[str, str] = {}
+        """Ports that are not written now, and why."""
 
     def run_idl(self, txn: Draft) -> None:
         """Write them: of each switch that gets or loses rows all of a kind in one operation."""
         got: Mapping[tuple[str, str], list[Json]] = defaultdict(list)
         lost: Mapping[tuple[str, str], list[Json]] = defaultdict(list)
-        self.count = 0
+        joined: dict[str, list[Json]] = defaultdict(list)
+        self.count, self.held = 0, {}
         for change in self._changes:
             if self.api.row(SWITCH, change.switch) is None and change.kind != "delete":
                 continue  # a row that nothing has is no row
             column = "ports" if isinstance(change, PortChange) else "qos_rules"
-            self.count += self._write(txn, change, got[change.switch, column], lost[change.left or change.switch, column])
+            came, went = got[change.switch, column], lost[change.left or change.switch, column]
+            groups = self._list_groups(change) if isinstance(change, PortChange) else ()
+            if groups is not None:
+                self.count += self._write(txn, change, came, went)
+                reference = self._reference(change, came) if isinstance(change, PortChange) else None
+                if reference is not None:
+                    for group in groups:
+                        joined[group].append(reference)
+        for group, refs in joined.items():
+            txn.mutate(self.api.row(PORT_GROUP, group), "ports", "insert", refs)
         for members, mutator in ((lost, "delete"), (got, "insert")):
             for (switch, column), refs in members.items():
                 row = self.api.row(SWITCH, switch)
                 if refs and row is not None:
                     txn.mutate(row, column, mutator, refs)
+
+    def _list_groups(self, change: PortChange) -> Collection[str] | None:
+        """The groups that the port is to come into, as far as it is not in them; None for a port that has to wait.
+
+        A port that another pod had is as a new one.
+        """
+        if change.kind == "delete":
+            return ()
+        row: Any = self.api.row(SWITCH_PORT, change.name)
+        groups = self._groups_of(change.name)
+        is_new = row is None or (
+            VERSION in change.columns.get("options", {})
+            and value_of(row, "options").get(VERSION) != change.columns["options"][VERSION]
+        )
+        found = {each: self.api.row(PORT_GROUP, each) for each in groups or ()}
+        absent = [each for each, group in found.items() if group is None]
+        if is_new and (groups is None or absent):
+            self.held[change.name] = "its NetworkPolicies are not written yet" if absent else "NetworkPolicies are not known yet"
+            return None
+        there = [each for each, group in found.items() if group is not None]
+        return there if row is None else [each for each in there if not refers(found[each], "ports", row.uuid)]
+
+    def _reference(self, change: PortChange, got: Sequence[Json]) -> Json | None:
+        """The port's row, within this transaction if it is made by that."""
+        row: Any = self.api.row(SWITCH_PORT, change.name)
+        if row is not None:
+            return ("uuid", str(row.uuid))
+        return got[-1] if change.kind == "insert" and got else None
 
     def _write(self, txn: Draft, change: PortChange | LimitChange, got: list[Json], lost: list[Json]) -> bool:
         if isinstance(change, PortChange):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
-from userspace_cni.ovn.desired_rows import Changes, DesiredRow, FoundRow, RowChange, RowKey, compare
+from userspace_cni.ovn.desired_rows import Changes, DesiredRow, FoundRow, RowChange, RowKey, Within, compare
 from userspace_cni.ovn.northbound import ROOTS, NorthboundClient, NorthboundSession
 from userspace_cni.ovn.northbound_tables import (
     ACL,
@@ -36,7 +36,7 @@ from userspace_cni.ovn.northbound_tables import (
     SWITCH_PORT,
 )
 from userspace_cni.ovn.row_view import RowView, scope_of
-from userspace_cni.ovsdb.column_values import columns_of, read_references, table_of, value_of
+from userspace_cni.ovsdb.column_values import columns_of, read_references, refers, table_of, value_of
 from userspace_cni.ovsdb.draft import Draft
 from userspace_cni.ovsdb.groups import Command, RefusedCommand
 
@@ -88,6 +88,13 @@ class SessionRows:
 
     def _marked(self, scope: str) -> Iterable[Any]:
         return (row for table in self._replica.tables for row in self._session.rows(table) if scope_of(row) == scope)
+
+    def members(self, row: FoundRow, column: str) -> set[Any]:
+        return read_references(row.row, column)
+
+    def is_held(self, row: FoundRow, within: Within, holder: uuid.UUID) -> bool:
+        found = self._replica.tables[within.key.table].rows.get(holder)
+        return found is not None and refers(found, within.column, row.row_id)
 
     def holder(self, row: FoundRow) -> tuple[FoundRow, str] | None:
         if row.key.table not in HOLDERS:
@@ -206,9 +213,8 @@ def write(draft: Draft, changes: Changes, unique: frozenset[str]) -> None:
                 draft.mutate_by_id(key.table, changes.ids[key], column, "insert", ids)
     gone = {change.row_id for change in changes.rows if change.kind == "delete"}
     for change in changes.rows:
-        if change.kind == "update" and change.found is not None and change.columns:
-            draft.verify(change.found.row, *change.columns)
-            draft.update(change.found.row, change.columns)
+        if change.kind == "update" and change.found is not None:
+            _update(draft, change, change.found.row)
         if change.kind == "delete" and change.found is not None and change.key.table in ROOTS:
             draft.delete(change.found.row)
         elif change.left_by is not None and change.left_by[0].row_id not in gone:
@@ -217,9 +223,19 @@ def write(draft: Draft, changes: Changes, unique: frozenset[str]) -> None:
             )
 
 
+def _update(draft: Draft, change: RowChange, row: Any) -> None:
+    if change.columns:
+        draft.verify(row, *change.columns)
+        draft.update(row, change.columns)
+    for column, (come, gone) in change.members.items():
+        for mutator, members in (("insert", come), ("delete", gone)):
+            if members:
+                draft.mutate(row, column, mutator, list(members))
+
+
 def _insert(draft: Draft, change: RowChange, held: Mapping[str, list[uuid.UUID]], unique: frozenset[str]) -> None:
     table, columns = change.key.table, dict(change.columns)
-    if "name" in columns and table not in unique:
+    if isinstance(columns.get("name"), str) and table not in unique:  # one that may be absent tells no rows from others
         draft.expect(table, [["name", "==", columns["name"]]], [])
     for column, ids in held.items():
         columns[column] = [*columns.get(column, []), *ids]

@@ -38,6 +38,8 @@ MANAGEMENT_PREFIX: Final = "k8s-"
 """Before a node's name: its management port."""
 CLUSTER_ROUTER: Final[Mapping[str, str]] = {"k8s-cluster-router": "yes"}
 """By which the tools find the router."""
+HAIRPIN_SOURCES: Final = ("169.254.169.5", "fd69::5")
+"""From whom a pod gets what it has sent to itself by a Service: the load balancers' `hairpin_snat_ip`. No port may use it."""
 SUBNETS_KEY: Final = "k8s-cluster-subnets"
 """The key of the router's external_ids with the cluster's subnets, which nodes need."""
 NODE_KEY: Final = "k8s-node"

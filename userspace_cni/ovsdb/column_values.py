@@ -37,7 +37,8 @@ def refers(row: Any, column: str, target: uuid.UUID) -> bool:
     return ovs.db.data.Atom(ovs.db.types.UuidType, target) in row._data[column].values  # noqa: SLF001
 
 
-def read_references(row: Any, column: str) -> set[uuid.UUID]:
+def read_references(row: Any, column: str) -> set[Any]:
+    """The members of a column that is a set, mostly of UUIDs."""
     return {key.value for key in row._data[column].values}  # noqa: SLF001
 
 

@@ -30,7 +30,16 @@ def _read_once() -> str:
 
 def multus_definition() -> dict[str, Any]:
     """That of NetworkAttachmentDefinitions, which Multus brings."""
-    kind, plural, group = "NetworkAttachmentDefinition", "network-attachment-definitions", "k8s.cni.cncf.io"
+    return _definition("NetworkAttachmentDefinition", "network-attachment-definitions", "v1")
+
+
+def multi_policy_definition() -> dict[str, Any]:
+    """That of MultiNetworkPolicies, which Multus' project brings."""
+    return _definition("MultiNetworkPolicy", "multi-networkpolicies", "v1beta1")
+
+
+def _definition(kind: str, plural: str, version: str) -> dict[str, Any]:
+    group = "k8s.cni.cncf.io"
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True, "properties": {}}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -40,7 +49,7 @@ def multus_definition() -> dict[str, Any]:
             "group": group,
             "scope": "Namespaced",
             "names": {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()},
-            "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
+            "versions": [{"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
         },
     }
 

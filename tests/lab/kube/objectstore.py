@@ -58,6 +58,7 @@ BUILT_IN: Final = (
     Kind("apps", "v1", "replicasets", "ReplicaSet", namespaced=True, has_status=True),
     Kind("batch", "v1", "jobs", "Job", namespaced=True, has_status=True),
     Kind("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True),
+    Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", namespaced=True),
 )
 SERVICE_CIDRS: Final = Kind("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR", has_status=True)
 """A kind that servers have from Kubernetes 1.33 on."""

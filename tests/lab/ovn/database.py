@@ -56,6 +56,11 @@ class NorthboundDatabase(Server):
         self.start()
         self._initialise()
 
+    @property
+    def file(self) -> Path:
+        """Where it keeps its transactions."""
+        return self._dir / "nb.db"
+
     def start(self) -> None:
         """Start the server, and wait until it listens."""
         self._log.unlink(missing_ok=True)

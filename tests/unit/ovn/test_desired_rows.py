@@ -55,6 +55,12 @@ class Database:
         found = (FoundRow(key, row_id, row.get("external_ids", {}), {}) for row_id, (key, row) in self.rows.items())
         return [each for each in found if each.scope == scope]
 
+    def members(self, row: FoundRow, column: str) -> set[Any]:
+        return set(self.rows[row.row_id][1][column])
+
+    def is_held(self, row: FoundRow, within: Within, holder: uuid.UUID) -> bool:
+        return holder in self.rows and row.row_id in self.rows[holder][1][within.column]
+
     def holder(self, row: FoundRow) -> tuple[FoundRow, str] | None:
         for row_id, (key, columns) in self.rows.items():
             if row.row_id in columns.get("ports", ()):

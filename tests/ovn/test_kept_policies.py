@@ -1,0 +1,217 @@
+"""The controller keeps policies: with a real northbound database, and an API server that speaks its protocol."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tests.lab.kube.apiserver import ApiServer, Fault
+from tests.lab.ovn.database import NorthboundDatabase
+from tests.lab.switch.switch import wait_until
+from tests.ovn.test_kept_logical_ports import (  # noqa: F401 - fixtures
+    Make,
+    a_pod,
+    api,
+    keep,
+    northbound,
+    noted,
+    ports,
+    switches,
+)
+
+POLICIES = "networkpolicies.networking.k8s.io"
+WEB = {"app": "web"}
+
+
+def labelled(name: str, labels: Mapping[str, str], on: str = "n1") -> dict[str, Any]:
+    made = a_pod(name, on)
+    return {**made, "metadata": {**made["metadata"], "labels": dict(labels)}}
+
+
+def policy(name: str, namespace: str = "default", **spec: Any) -> dict[str, Any]:
+    about = {"name": name, "namespace": namespace}
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": about, "spec": {"podSelector": {}, **spec}}
+
+
+def put(api: ApiServer, thing: Mapping[str, Any]) -> None:  # noqa: F811
+    """Make the object, or replace it."""
+    api.add(thing, thing["metadata"].get("namespace", ""))
+
+
+def space(name: str, labels: Mapping[str, str], notes: Mapping[str, str] | None = None) -> dict[str, Any]:
+    about = {"name": name, "labels": dict(labels), **({"annotations": dict(notes)} if notes else {})}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": about}
+
+
+def listed(database: NorthboundDatabase, table: str, *columns: str) -> list[list[Any]]:
+    asked = ("--format=json", f"--columns={','.join(columns)}", "list", table)
+    rows: list[list[Any]] = json.loads(database.nbctl(*asked))["data"]
+    return [[_plain(each) for each in row] for row in rows]
+
+
+def _plain(value: Any) -> Any:
+    """A value of OVSDB, with sets as Python's and maps as dicts."""
+    if isinstance(value, list) and value[0] == "map":
+        return dict(value[1])
+    if isinstance(value, list) and value[0] == "set":
+        return {_plain(each) for each in value[1]}
+    return value[1] if isinstance(value, list) else value
+
+
+def groups(database: NorthboundDatabase) -> dict[str, set[str]]:
+    """The ports of the groups, by what the groups are: a policy's "namespace/name", or "namespace direction"."""
+    rows = listed(database, "Port_Group", "external_ids", "ports")
+    names = {str(row): str(name) for row, name in listed(database, "Logical_Switch_Port", "_uuid", "name")}
+    found: dict[str, set[str]] = {}
+    for ids, members in rows:
+        called = f"{ids['namespace']}/{ids['policy']}" if "policy" in ids else f"{ids.get('namespace')} {ids.get('isolated')}"
+        found[called] = {names.get(each, each) for each in (members if isinstance(members, set) else {str(members)})}
+    return found
+
+
+def addresses(database: NorthboundDatabase) -> list[set[str]]:
+    found = [row[0] for row in listed(database, "Address_Set", "addresses")]
+    return sorted((each if isinstance(each, set) else {each} for each in found), key=sorted)
+
+
+def transactions(database: NorthboundDatabase) -> list[Mapping[str, Any]]:
+    """What the server has written, one for each transaction."""
+    return [json.loads(line) for line in database.file.read_text().splitlines() if line.startswith("{")]
+
+
+def wait_for(found: Callable[[], object], wanted: object) -> None:
+    wait_until(lambda: found() == wanted, what=f"{wanted}")
+
+
+def test_a_port_is_isolated_from_its_first_moment_on(api: ApiServer, northbound: NorthboundDatabase, keep: Make) -> None:  # noqa: F811
+    """The transaction that makes it puts it into the groups of its policies."""
+    put(api, policy("closed", podSelector={"matchLabels": WEB}, policyTypes=["Ingress", "Egress"]))
+    keep()
+    for number in range(20):
+        api.add_pod(labelled(f"p{number}", WEB))
+    wait_until(lambda: all(noted(api, f"p{number}") for number in range(20)))
+    wait_for(
+        lambda: {name: len(each) for name, each in groups(northbound).items()},
+        {
+            "default/closed": 20,
+            "default ingress": 20,
+            "default egress": 20,
+            "None None": 0,
+        },
+    )
+    born = {}
+    for number, each in enumerate(transactions(northbound)):
+        born.update({row: number for row in each.get("Logical_Switch_Port", {}) if row not in born})
+        joined = [json.dumps(group["ports"]) for group in each.get("Port_Group", {}).values() if group and "ports" in group]
+        for row in [row for row, when in born.items() if when == number]:
+            assert sum(row in said for said in joined) == 3, each
+    assert len(born) == 20
+
+
+def test_no_port_is_made_before_policies_are_known(api: ApiServer, northbound: NorthboundDatabase, keep: Make) -> None:  # noqa: F811
+    """Its pod gets no annotation, and is told why; what is there already stays."""
+    first = keep()
+    api.add_pod(labelled("early", WEB))
+    wait_until(lambda: noted(api, "early"))
+    first.ports.stop()
+    api.faults.append(Fault("LIST", status=403, about="/networkpolicies"))
+    kept = keep()
+    api.add_pod(labelled("late", WEB))
+    wait_until(
+        lambda: any("NetworkPolicies are not known" in each["message"] for each in api.events.of("late").values()), seconds=30
+    )
+    assert (noted(api, "late"), set(ports(northbound))) == ("", {"default_early"})
+    assert any("new pods wait" in each for each in kept.ports.obstacles)
+    put(api, policy("closed"))
+    api.faults.clear()
+    wait_until(lambda: noted(api, "late"))
+    assert groups(northbound)["default ingress"] == {"default_early", "default_late"}
+
+
+def test_rows_follow_labels_namespaces_and_policies(api: ApiServer, northbound: NorthboundDatabase, keep: Make) -> None:  # noqa: F811
+    """Of pods, of namespaces and of the policy itself; what others change is put back, and what is not desired goes."""
+    for name, labels in (("default", {}), ("other", {"team": "a"})):
+        api.add(space(name, labels))
+    peers = [{"namespaceSelector": {"matchLabels": {"team": "a"}}, "podSelector": {"matchLabels": {"app": "client"}}}]
+    put(api, policy("from-a", podSelector={"matchLabels": WEB}, ingress=[{"from": peers}]))
+    keep()
+    api.add_pod(labelled("web", WEB))
+    client = labelled("client", {"app": "client"})
+    api.add_pod({**client, "metadata": {**client["metadata"], "namespace": "other"}})
+    wait_for(lambda: addresses(northbound), [{"192.168.1.4"}])
+    assert groups(northbound)["default/from-a"] == {"default_web"}
+    api.change("default", "web", {"metadata": {"labels": {"app": "no-web"}}})
+    wait_for(lambda: groups(northbound)["default/from-a"], set())
+    api.change("default", "web", {"metadata": {"labels": WEB}})
+    wait_for(lambda: groups(northbound)["default/from-a"], {"default_web"})
+    put(api, space("other", {"team": "b"}))
+    wait_for(lambda: addresses(northbound), [set()])
+    put(api, space("other", {"team": "a"}))
+    wait_for(lambda: addresses(northbound), [{"192.168.1.4"}])
+    name, acl = northbound.nbctl("--bare", "--columns=name,acls", "find", "Port_Group", "external_ids:policy=from-a").split()
+    northbound.nbctl("clear", "Port_Group", name, "ports")
+    northbound.nbctl("set", "ACL", acl, "action=drop")
+    wait_for(lambda: groups(northbound)["default/from-a"], {"default_web"})
+    wait_for(lambda: {row[0] for row in listed(northbound, "ACL", "action")}, {"allow", "allow-related", "drop"})
+    put(api, policy("from-a", podSelector={"matchLabels": WEB}, policyTypes=["Egress"]))
+    wait_for(lambda: set(groups(northbound)), {"default/from-a", "default egress", "None None"})
+    assert addresses(northbound) == []
+    api.objects(POLICIES).remove("default", "from-a")
+    wait_for(lambda: groups(northbound), {})
+    assert listed(northbound, "ACL", "action") == []
+
+
+def test_a_policy_that_cannot_be_read_isolates_and_is_told(api: ApiServer, northbound: NorthboundDatabase, keep: Make) -> None:  # noqa: F811
+    """Its author by an Event; once it can be read, it lets through what it says."""
+    wrong = policy("wrong", ingress=[{"from": [{"podSelector": {}, "future": {}}]}])
+    put(api, wrong)
+    kept = keep()
+    api.add_pod(labelled("web", WEB))
+    event = wait_until(lambda: api.events.of("wrong").get("PolicyRefused"), what="the Event")
+    assert "has a key that is not known: 'future'" in event["message"]
+    assert event["involvedObject"]["kind"] == "NetworkPolicy"
+    wait_for(lambda: groups(northbound).get("default ingress"), {"default_web"})
+    assert [row for row in listed(northbound, "ACL", "action") if row == ["allow-related"]] == [["allow-related"]]
+    assert "userspace_cni_controller_ovn_policies_closed 1" in kept.metrics.render().decode()
+    put(api, policy("wrong", ingress=[{}]))
+    wait_for(lambda: sorted(row[0] for row in listed(northbound, "ACL", "action")).count("allow-related"), 2)
+    wait_until(lambda: "userspace_cni_controller_ovn_policies_closed 0" in kept.metrics.render().decode())
+
+
+def test_an_emptied_database_gets_its_policies_before_its_ports(
+    api: ApiServer,  # noqa: F811
+    northbound: NorthboundDatabase,  # noqa: F811
+    keep: Make,  # noqa: F811
+) -> None:
+    """Each port comes back in the groups that it was in."""
+    put(api, policy("closed", podSelector={"matchLabels": WEB}))
+    keep()
+    for number in range(10):
+        api.add_pod(labelled(f"p{number}", WEB))
+    wait_until(lambda: all(noted(api, f"p{number}") for number in range(10)))
+    before = groups(northbound)
+    northbound.renew()
+    switches(northbound)
+    wait_for(lambda: groups(northbound), before)
+    whole = transactions(northbound)
+    rows = {row for each in whole for row in each.get("Logical_Switch_Port", {})}
+    for row in rows:
+        [born] = [each for each in whole if row in each.get("Logical_Switch_Port", {})][:1]
+        assert sum(row in json.dumps(group) for group in born.get("Port_Group", {}).values()) == 2
+
+
+def test_logs_are_as_a_namespace_asks(api: ApiServer, northbound: NorthboundDatabase, keep: Make) -> None:  # noqa: F811
+    """By the annotation that users of ovn-kubernetes have, with a meter."""
+    put(api, space("default", {}, {"k8s.ovn.org/acl-logging": '{"deny": "alert", "allow": "info"}'}))
+    put(api, policy("open", ingress=[{}]))
+    keep()
+    wanted = [
+        ["alert", "default/ingress/isolated", "userspace_policies"],
+        ["info", "default/open/ingress/0", "userspace_policies"],
+    ]
+    wait_for(lambda: sorted(row[1:] for row in listed(northbound, "ACL", "log", "severity", "name", "meter") if row[0]), wanted)
+    assert listed(northbound, "Meter", "name", "unit") == [["userspace_policies", "pktps"]]
+    put(api, space("default", {}))
+    wait_for(lambda: listed(northbound, "Meter", "name"), [])
+    assert not any(row[0] for row in listed(northbound, "ACL", "log"))

@@ -1,0 +1,224 @@
+"""The leader's work on policies: what NetworkPolicies, namespaces, pods and logical ports have become, as rows.
+
+A change costs what it changes (`ovn.policy.policy_book`). Its rows are written as those of other objects are (`scope_rounds`):
+sets of peers first, then the groups of policies, then the groups that isolate.
+
+The thread that makes ports does not wait for this loop: it asks `list_groups`, and puts a new port into its groups in the same
+transaction. A policy that cannot be read, or that asks for too much, isolates its pods; its author is told by an Event.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.findings import Finding
+from userspace_cni.base.notices import POLICY_REFUSED, Recipient
+from userspace_cni.controller.northbound_hold import NorthboundHold
+from userspace_cni.controller.pod_changes import PodChanges
+from userspace_cni.controller.port_news import PortNews, ToldPorts
+from userspace_cni.controller.scope_rounds import ScopeRounds, ScopeTimes
+from userspace_cni.kube.object_watch import ObjectWatch
+from userspace_cni.kube.resources import MULTI_NETWORK_POLICIES, NETWORK_POLICIES
+from userspace_cni.ovn.cluster_pods import ClusterPod
+from userspace_cni.ovn.northbound import NorthboundSession
+from userspace_cni.ovn.northbound_tables import SWITCH_PORT
+from userspace_cni.ovn.policy.pod_selections import PolicyPod
+from userspace_cni.ovn.policy.policy_acls import ISOLATED
+from userspace_cni.ovn.policy.policy_book import PolicyBook
+from userspace_cni.ovn.policy.policy_members import PortSubject
+from userspace_cni.ovn.policy.policy_objects import MULTI_POLICY, POLICY
+from userspace_cni.ovn.policy_ports import PolicyPortView
+from userspace_cni.ovn.scope_writing import DesiredScope
+
+PREFIX: Final = "policies "
+"""Of the scopes: a row's name follows."""
+_RESOURCES: Final = {POLICY: NETWORK_POLICIES, MULTI_POLICY: MULTI_NETWORK_POLICIES}
+
+
+@dataclass(frozen=True)
+class PolicySources:
+    """What policies follow from, beside the database. `take_pods`: the pods that have changed, None for one that is gone."""
+
+    pods: PodChanges
+    take_pods: Callable[[], Mapping[str, ClusterPod | None]]
+    namespaces: ObjectWatch
+    policies: ObjectWatch
+    multi_policies: ObjectWatch
+
+    @property
+    def watches(self) -> tuple[ObjectWatch, ...]:
+        """Those that are of policies alone."""
+        return self.namespaces, self.policies, self.multi_policies
+
+    @property
+    def known(self) -> set[str]:
+        """The kinds of policies of which there was a first list, or of which it is known that there is none to have."""
+        found = ((POLICY, self.policies.synced), (MULTI_POLICY, self.multi_policies.synced or self._are_multi_absent))
+        return {kind for kind, is_known in found if is_known} if self.namespaces.synced else set()
+
+    @property
+    def certain(self) -> bool:
+        """Whether what is not known is not there: two lists have said so."""
+        required = (self.pods, self.namespaces, self.policies)
+        return all(each.confirmed for each in required) and (self.multi_policies.confirmed or self._are_multi_absent)
+
+    @property
+    def lacking(self) -> str:
+        """What is not known of policies, "" for nothing."""
+        return "" if POLICY in self.known else f"{NETWORK_POLICIES.title} are not known yet, and new pods wait for that"
+
+    @property
+    def problems(self) -> list[str]:
+        """Why some of it is not watched now."""
+        multi = self.multi_policies
+        return [each for each in (self.namespaces.problem, self.policies.problem, multi.problem if multi.tried else "") if each]
+
+    @property
+    def _are_multi_absent(self) -> bool:
+        """Whether the server has no such resource: one that does not answer for it has said nothing."""
+        multi = self.multi_policies
+        return multi.tried and not multi.synced and not multi.problem
+
+
+@dataclass
+class _Fed:
+    """What the book was told last, by kind."""
+
+    namespaces: Mapping[str, Any] = field(default_factory=dict)
+    policies: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+class PolicyRounds(ScopeRounds):
+    """The thread; `ask` it for a round."""
+
+    failing = "policies cannot be kept now; the controller tries again: "
+
+    def __init__(self, hold: NorthboundHold, sources: PolicySources, times: ScopeTimes | None = None) -> None:
+        super().__init__(hold, PREFIX, "keeps the rows of policies", times)
+        self._sources = sources
+        self._ports = PolicyPortView(self.ask)
+        hold.follow(self._ports.told, lambda: None)
+        self.on_written: Callable[[], None] = lambda: None
+        """Called when rows may be there for which new ports wait; it must not wait."""
+        self.on_news: Callable[[Recipient, Sequence[Finding]], None] = lambda _recipient, _findings: None
+        """Told what the authors of policies are to know; it must not wait."""
+        self._lock = threading.Lock()
+        self._book = PolicyBook()  # with the lock
+        self._unwritable: Mapping[str, str] = {}
+        """The rows that the database does not take, and why."""
+        # only the thread uses these
+        self._fed = _Fed()
+        self._recipients: dict[str, Recipient] = {}
+        self._closed = ToldPorts(PortNews(POLICY_REFUSED, "policies let nothing through: ", self._tell_policy))
+
+    # -- for others ---------------------------------------------------------------------------------------------------------
+
+    def list_groups(self, subjects: Collection[PortSubject]) -> Collection[str] | None:
+        """The port groups that a port with these pods is to be in; None while that is not known."""
+        with self._lock:
+            found = self._book.list_groups(subjects)
+        unwritable = self._unwritable  # of these, a port waits for a group that isolates it, and not for one that opens it
+        return None if found is None else [each for each in found if each not in unwritable or each.startswith(ISOLATED)]
+
+    @property
+    def policies(self) -> int:
+        """How many policies there are."""
+        return self._book.policies
+
+    @property
+    def closed(self) -> int:
+        """How many policies let less through than they say."""
+        return len(self._closed.reasons)
+
+    # -- a round --------------------------------------------------------------------------------------------------------------
+
+    def _round(self) -> float | None:
+        self._feed()
+        due_s = super()._round()
+        self._tell_closed()
+        return due_s if due_s is None else min(due_s, self._closed.write())
+
+    def _feed(self) -> None:
+        """Tell the book what has changed. Raises Unavailable."""
+        session = self._hold.open(Deadline.after(self._times.write_s))
+        if session is None:
+            return
+        ports, nodes = session.look(self._ports.take)
+        pods = self._sources.take_pods()
+        known = self._sources.known
+        namespaces = self._sources.namespaces.objects() or {}
+        policies = {POLICY: self._sources.policies.objects() or {}, MULTI_POLICY: self._sources.multi_policies.objects() or {}}
+        book, fed = self._book, self._fed
+        with self._lock:
+            for name, port in ports.items():
+                book.take_port(name, port)
+            for name, is_nodes in nodes.items():
+                book.take_node_port(name, is_nodes=is_nodes)
+            for name in _find_others(fed.namespaces, namespaces):
+                book.take_namespace(name, namespaces.get(name))
+            for key, pod in pods.items():
+                book.take_pod(key, _read_pod(pod))
+            for kind, now in policies.items():
+                for name in _find_others(fed.policies.get(kind, {}), now):
+                    book.take_policy(f"{kind}/{name}", now.get(name))
+            book.known = known
+        self._fed = _Fed(namespaces, {**policies})
+
+    def _listed(self) -> bool:
+        return self._sources.pods.synced and POLICY in self._sources.known
+
+    def _are_certain(self) -> bool:
+        return self._sources.certain
+
+    def _take(self, session: NorthboundSession, *, everything: bool) -> Collection[str]:
+        self._session = session
+        with self._lock:
+            names = self._book.take_changed()
+            names |= self._book.rows if everything else set()
+        return [f"{PREFIX}{name}" for name in names]
+
+    def _desired(self, scope: str) -> DesiredScope:
+        session = self._session
+
+        def find_port(name: str) -> Any:
+            row: Any = session.row(SWITCH_PORT, name)
+            return None if row is None else row.uuid
+
+        with self._lock:
+            return self._book.desired(scope.removeprefix(PREFIX), find_port)
+
+    def _told(self, refused: Mapping[str, str], settled: Collection[str]) -> None:
+        self._unwritable = {scope.removeprefix(PREFIX): why for scope, why in refused.items()}
+        if settled:
+            self.on_written()
+
+    def _tell_policy(self, recipient: Recipient, findings: Sequence[Finding]) -> None:
+        self.on_news(recipient, findings)
+
+    def _tell_closed(self) -> None:
+        with self._lock:
+            found = self._book.list_refused(self._unwritable)
+        self._recipients = {key: _recipient(policy) for key, (policy, _) in found.items()}
+        self._closed.take({key: f"{key}: {why}" for key, (_, why) in found.items()}, lambda key: [self._recipients[key]])
+
+
+def _recipient(policy: Any) -> Recipient:
+    resource = _RESOURCES[policy.kind]
+    return Recipient(policy.namespace, policy.name, policy.uid, "", resource.kind, resource.api_version)
+
+
+def _find_others(former: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What is another object now, or is gone, or has come."""
+    if former is now:
+        return []
+    return [*(name for name, each in now.items() if former.get(name) is not each), *(former.keys() - now.keys())]
+
+
+def _read_pod(pod: ClusterPod | None) -> PolicyPod | None:
+    if pod is None or not pod.is_connected:
+        return None
+    return PolicyPod(pod.namespace, pod.name, pod.owner, pod.labels, pod.ports)

@@ -1,0 +1,1 @@
+"""Policies of Kubernetes as port groups, ACLs and address sets of OVN's northbound database."""
