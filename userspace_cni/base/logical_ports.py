@@ -24,6 +24,8 @@ INFRASTRUCTURE: Final = (
 _POD: Final = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
 _FURTHER: Final = re.compile(r".+\..+\..+\..+\.ovn")
 """What kube-ovn calls an interface beyond its pod's first: pod, namespace, network, its namespace, and a word."""
+_FURTHER_OF_ONE: Final = re.compile(r".+\.([^.]+)\..+\.\1\.ovn")
+"""The same, with one namespace."""
 
 
 def logical_port_name(naming: str, namespace: str, owner: str, further: str = "") -> str:
@@ -51,6 +53,12 @@ def is_called_as_a_nodes(name: str, node: str) -> bool:
     """
     _, _, domain = name.rpartition(".")
     return bool(domain) and name.startswith(INFRASTRUCTURE) and node.lower().endswith(f".{domain}")
+
+
+def is_called_as_a_further(name: str) -> bool:
+    """Whether a pod's first logical port is called as a further one of another pod: with kube-ovn's names that of pod a.b.c.b in
+    namespace ovn is as that of pod a in namespace b for network c."""
+    return _FURTHER_OF_ONE.fullmatch(name) is not None
 
 
 def names_of_nodes(nodes: Iterable[str]) -> Iterator[str]:

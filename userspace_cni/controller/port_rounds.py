@@ -48,8 +48,10 @@ _SYNC_S: Final = 1.0
 """Between looks whether there were first lists, where one of them may never be."""
 _NONE: Final[Mapping[str, Any]] = {}
 _LACKING_S: Final = 5.0
-"""Until a port that cannot be is judged again, where nothing of it changes: another one may have freed an address. And until
+"""Until ports that cannot be are judged again, where nothing of them changes: another one may have freed an address. And until
 what is known is asked again, while it is not certain: that a server has no network definitions is no event."""
+_LACKING_SHARE: Final = 100
+"""One part in so many of a core is what this may take: with 22,500 such ports it is done more seldom."""
 
 
 @dataclass(frozen=True)
@@ -183,8 +185,9 @@ class PortRounds(Loop):
             self._limited = LimitedPorts(kubeovn_read=self._rules.kubeovn_read)
             pods = dict(self._known)
         self._look(session, pods, is_full=is_full, deadline=deadline)
-        again = now + _LACKING_S if self._lacking.reasons or self._held or not certain else math.inf
-        due_s = min(self._full_due, self._ports.next_due(now), again) - time.monotonic()
+        again = now + _LACKING_S if self._held or not certain else math.inf
+        lacking_due = self._lacking_due if self._lacking.reasons else math.inf
+        due_s = min(self._full_due, self._ports.next_due(now), again, lacking_due) - time.monotonic()
         return max(0.0, min(due_s, *(each.write() for each in (self._lacking, self._doubtful, self._unlimited))))
 
     def _look(
@@ -200,13 +203,16 @@ class PortRounds(Loop):
             pods = {**self._known, **pods}
         known = {key: pod for key, pod in pods.items() if pod is not None}
         names |= self._ports.take_pods(known, pods, self._view.ports)
+        judges_lacking = is_full or began >= self._lacking_due
         if is_full:
             names |= {*self._ports.names, *self._view.ports, *self._view.limits}
-        elif began >= self._lacking_due:
+        elif judges_lacking:
             names |= self._lacking.reasons.keys()
         names |= self._held.keys()
         settled = self._ports.settle(names, self._view.ports, began)
         limits = self._limited.settle(names, self._ports, settled, self._view, certain=self._certain)
+        if judges_lacking:
+            self._lacking_due = time.monotonic() + pause_after(time.monotonic() - began)
         held = self._write(session, settled, limits, deadline)
         if names:
             self._note_held(held, settled, began)
@@ -253,7 +259,6 @@ class PortRounds(Loop):
         """Keep why ports cannot be, of those that were judged; they are judged again in a while. And which ones are in doubt."""
         lacking = {name: why for name, why in self._lacking.reasons.items() if name not in names} | settled.lacking
         self._lacking.take(lacking, self._ports.list_recipients)
-        self._lacking_due = time.monotonic() + _LACKING_S
         self._doubtful.take(self._ports.doubtful, self._ports.list_recipients)
         self._unlimited.take(dict(self._limited.refused), self._ports.list_recipients)
 
@@ -301,6 +306,11 @@ class PortRounds(Loop):
 
     def _new_ports(self) -> PodPorts:
         return PodPorts(self._rules, AddressBook(self._times.held_s))
+
+
+def pause_after(seconds: float) -> float:
+    """Until ports that cannot be are judged again, which took so long just now."""
+    return max(_LACKING_S, _LACKING_SHARE * seconds)
 
 
 def count_lag(session: NorthboundSession) -> float:

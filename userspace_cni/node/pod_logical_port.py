@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.steps import LogicalPort
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig
-from userspace_cni.base.logical_ports import is_called_as_a_nodes, logical_port_name, may_name
+from userspace_cni.base.logical_ports import is_called_as_a_further, is_called_as_a_nodes, logical_port_name, may_name
 from userspace_cni.base.tenancy import require_bridge_of_ovn, require_logical_switch, require_port, require_without_security
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def logical_port(
 ) -> LogicalPort | None:
     """The logical port that the interface is; None for none. `owner`: name and UID of its pod or VM, as the consumer tells them.
 
-    Raises BadEnvironment where its name cannot be known, and LogicalPortRefused where it could be a node's own.
+    Raises BadEnvironment where its name cannot be known, and LogicalPortRefused where it could be a node's own, or another pod's.
     """
     if options.ovn is None:
         return None
@@ -71,7 +71,8 @@ def logical_port(
                 "without a pod of a cluster the port's name has to be in CNI_ARGS or 'args.cni', as OvnPort",
             )
         name = logical_port_name(naming, namespace, owner_name, _further(interface, naming))
-        if naming == KUBEOVN and is_called_as_a_nodes(name, installation.name):
+        as_a_further = interface.logical == "first" and is_called_as_a_further(name)
+        if naming == KUBEOVN and (as_a_further or is_called_as_a_nodes(name, installation.name)):
             require_logical_switch(settings.rules, namespace, "")
     ids = {"pod_name": owner_name, "pod_namespace": namespace, "pod_netns": environment.netns} if naming == KUBEOVN else {}
     return LogicalPort(name, uid, {key: value for key, value in ids.items() if value}, options.ovn.waits)

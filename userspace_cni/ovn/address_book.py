@@ -94,6 +94,8 @@ class AddressBook:
         self._macs: dict[_PlacedMac, str] = {}
         self._macs_of: dict[str, tuple[_PlacedMac, ...]] = {}
         self._held: deque[tuple[float, _Number, str]] = deque()
+        self._leased: set[_Number] = set()
+        """Those that a plugin has leased: while one of them is held, that plugin may give it again, and no other is given so."""
         self._subnets: Mapping[str, Sequence[SwitchSubnet]] = {}
         self._pools: dict[str, tuple[_Pool, ...]] = {}
 
@@ -120,17 +122,19 @@ class AddressBook:
         return self._taken.get(_number(address)) == port
 
     def claim(
-        self, port: str, addresses: Iterable[Interface | Address], *, also_held: bool = False, also_others: bool = False
+        self, port: str, addresses: Iterable[Interface | Address], *, leased: bool = False, also_others: bool = False
     ) -> str:
         """Note that the port has these addresses alone, unless another one has one of them: its name, "" when they are noted.
 
-        An address that is held for its former port counts as that port's, unless `also_held`: an IPAM plugin gives it again.
-        `also_others`: a port that lives with its addresses shares them with ports that are not ours to change.
+        An address that is held for its former port counts as that port's, unless both are `leased`: a plugin gives it again when
+        it likes, but none that others have given. `also_others`: a port that lives with its addresses shares them with ports that
+        are not ours to change.
         """
         wanted: tuple[_Number, ...] = tuple(dict.fromkeys(map(_number, addresses)))
         for number in wanted:
             owner = self._taken.get(number, port)
-            is_free = (also_held and number not in self._of.get(owner, ())) or (also_others and owner in self._others)
+            is_free = leased and number in self._leased and number not in self._of.get(owner, ())
+            is_free = is_free or (also_others and owner in self._others)
             if owner != port and not is_free:
                 return owner
         self._forget_other(port)
@@ -138,6 +142,7 @@ class AddressBook:
             if number not in wanted:
                 self._free(number)
         self._of[port] = wanted
+        self._leased.update(wanted) if leased else self._leased.difference_update(wanted)
         for number in wanted:
             owner, self._taken[number] = self._taken.get(number, port), port
             if owner != port and owner in self._others:
@@ -231,6 +236,7 @@ class AddressBook:
     def _free(self, number: _Number) -> None:
         """No port has it any more, unless others share it: then it is the first one's of these."""
         self._taken.pop(number, None)
+        self._leased.discard(number)
         if number in self._sharing:
             heir, *rest = self._sharing.pop(number)
             self._taken[number], self._of[heir] = heir, (*self._of.get(heir, ()), number)

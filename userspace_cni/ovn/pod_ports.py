@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
-from userspace_cni.base.logical_ports import NODE_SWITCH, names_of_nodes
+from userspace_cni.base.logical_ports import NODE_SWITCH, is_called_as_a_further, names_of_nodes
 from userspace_cni.base.notices import Recipient
 from userspace_cni.base.subnets import Address
 from userspace_cni.cni.annotations import OVN
@@ -417,6 +417,8 @@ class PodPorts:
             return f"pod {namespace}/{claimant.pod.name} has more than {rules.most} logical ports (setting ovn_pod_ports)"
         if claimant.interface.port in self._taken:
             return f"logical port {claimant.interface.port} is called as one of a node or a router"
+        if rules.naming == "kube-ovn" and claimant.interface.is_first and is_called_as_a_further(claimant.interface.port):
+            return f"logical port {claimant.interface.port} is called as a further one of another pod, in another namespace"
         if not self._rules.may_have(namespace, network.switch):
             return f"pods of namespace {namespace!r} cannot have ports of logical switch {network.switch!r}"
         if network.without_security and not self._rules.may_send(namespace, network.switch):
@@ -468,7 +470,7 @@ class PodPorts:
         has, switch = read_claimed_lease(claimant), self._switch_of(claimant)
         if has is None or not self._can_be_leased(name, switch, has.ips):
             return None
-        is_taken = self._book.claim(name, has.ips, also_held=True) or not self._book.claim_macs(name, switch, [has.mac])
+        is_taken = self._book.claim(name, has.ips, leased=True) or not self._book.claim_macs(name, switch, [has.mac])
         return None if is_taken else has
 
     def _can_be_leased(self, name: str, switch: str, ips: tuple[Interface, ...]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from operator import is_
 
-from userspace_cni.base.logical_ports import logical_port_name
+from userspace_cni.base.logical_ports import is_called_as_a_further, logical_port_name
 from userspace_cni.base.notices import Recipient
 from userspace_cni.cni.annotations import DEFAULT_INTERFACE
 from userspace_cni.ovn.cluster_pods import ClusterPod, LogicalNetwork
@@ -32,8 +32,10 @@ class Claimant:
 
     @property
     def rank(self) -> tuple[object, ...]:
-        """Who comes first has the port: the pod after which it is called, then the older one."""
-        return self.interface.is_asked, self.pod.created, self.pod.name
+        """Who comes first has the port: the pod after which it is called, then the older one. Not a pod that is itself called as
+        another one's further port."""
+        is_misnamed = self.interface.is_first and is_called_as_a_further(self.interface.port)
+        return self.interface.is_asked, is_misnamed, self.pod.created, self.pod.name
 
     @property
     def recipient(self) -> Recipient:

@@ -10,6 +10,7 @@ from tests.unit.ovn.test_logical_ports_of_pods import SWITCHES, World, a_network
 from userspace_cni.base.notices import LOGICAL_PORT_MISSING, Recipient
 from userspace_cni.controller.note_writers import NoteQueue
 from userspace_cni.controller.port_news import PortNews, ToldPorts
+from userspace_cni.controller.port_rounds import pause_after
 from userspace_cni.ovn.cluster_pods import keep_network, keep_node
 from userspace_cni.ovn.pod_notes import AddressNote
 from userspace_cni.ovn.pod_ports import LogicalFacts
@@ -95,3 +96,8 @@ def test_notes_and_news_of_pods_that_have_gone_leave_nothing() -> None:
         sizes.append(count_kept((queue, ports)))
     assert len(told) == ROUNDS * LIVING
     assert max(sizes[ROUNDS // 2 :]) <= max(sizes[10 : ROUNDS // 10])
+
+
+def test_what_it_costs_to_look_again_at_ports_that_cannot_be() -> None:
+    """One part in a hundred of a core, however many there are; few are judged again after five seconds."""
+    assert [pause_after(seconds) for seconds in (0.0, 0.001, 1.0, 4.0)] == [5.0, 5.0, 100.0, 400.0]

@@ -124,6 +124,15 @@ def test_no_pod_is_called_as_a_node() -> None:
     assert allowed(every, cni_args=f"{cni_args};OvnPort=node-n1.example.com") is None
 
 
+def test_no_pod_is_called_as_a_further_port_of_another() -> None:
+    """With kube-ovn's names pod a.b.c.b of namespace ovn would be: it has no port, and with other names it has one."""
+    pod, cni_args = Pod("ovn", "a.b.c.b", "u1"), "K8S_POD_NAMESPACE=ovn;K8S_POD_NAME=a.b.c.b"
+    with pytest.raises(LogicalPortRefused, match="not named after a pod of its own namespace alone"):
+        named(KUBEOVN, ovn={}, pod=pod, cni_args=cni_args)
+    assert named(USUAL, ovn={}, pod=pod, cni_args=cni_args) == LogicalPort("ovn_a.b.c.b", "u1")
+    assert named(KUBEOVN, ovn={}, pod=Pod("ovn", "a.b.c.d", "u1"), cni_args=cni_args) is not None
+
+
 def test_rules_open_switches_and_not_bridges() -> None:
     """A logical port is bound by the rules of switches alone: its bridge is the administrator's choice."""
     table = {"namespaces": ["blue"], "bridges": ["br-t*"], "logical_switches": ["dmz"]}

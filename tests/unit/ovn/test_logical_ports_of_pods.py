@@ -614,6 +614,33 @@ def test_a_lease_may_be_another_pods_at_once() -> None:
     assert world.rows["default_next"].addresses == ("02:00:00:00:00:05 192.168.1.7",)
 
 
+def test_a_lease_takes_no_address_that_is_held() -> None:
+    """Of a pod that had it from the controller, and ended just now: what comes for that pod would reach another one, whose author
+    can write any lease. After that it may have it."""
+    world = World(facts=LogicalFacts(NODES, LEASES, SWITCHES))
+    world.add(a_pod())
+    world.settled()
+    del world.raw["default/app"]
+    world.settled()
+    world.add(leased("evil", "192.168.1.3"))
+    assert "default_evil" in world.settled().lacking
+    world.now += 61
+    world.settled()
+    assert world.rows["default_evil"].addresses == ("02:00:00:00:00:05 192.168.1.3",)
+
+
+def test_a_pod_that_is_called_as_a_further_port_of_another() -> None:
+    """With kube-ovn's names: it has none, however old it is, and is told; the other pod has both of its ports."""
+    rules = replace(RULES, naming="kube-ovn")
+    world = World(rules, LogicalFacts(NODES, {"default/red-nad": keep_network(a_network())}, SWITCHES))
+    early = a_pod("app.default.red.default")
+    early["metadata"] |= {"namespace": "ovn", "creationTimestamp": "2025-01-01T00:00:00Z"}
+    world.add(early, a_pod(**{"k8s.v1.cni.cncf.io__networks": "red-nad"}))
+    lacking = world.settled().lacking["app.default.red.default.ovn"]
+    assert set(world.rows) == {"app.default", "app.default.red.default.ovn"}, lacking
+    assert world.rows["app.default.red.default.ovn"].version == "uid-app"
+
+
 @pytest.mark.parametrize("mac", ["0a:58:c0:a8:01:01", "0a:58:c0:a8:01:03", "02:00:00:00:00:77"])
 def test_a_pod_chooses_no_mac_that_another_port_has(mac: str) -> None:
     """Neither by its annotation of networks nor by that of its addresses: the router's, another pod's, one made by hand."""
