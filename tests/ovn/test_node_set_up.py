@@ -233,6 +233,37 @@ def test_the_former_tools_adopt_rows(run: Run, database: NorthboundDatabase) -> 
     assert database.nbctl("ls-list").count("(kube-minion1)") == 1
 
 
+def test_errors_have_the_options_of_then(run: Run) -> None:
+    """The former tools name those that they have."""
+    small = [each.replace("/24", "/30") for each in MASTER]
+    said = run(*small, program=overlay, code=2).output
+    assert "--master-switch-subnet is 192.168.1.0/30" in said
+    apart = [each.replace("192.168.0.0/16", "10.0.0.0/16") for each in MASTER]
+    said = run(*apart, program=overlay, code=2).output
+    assert "--master-switch-subnet is 192.168.1.0/24, which is no part" in said
+    run(*MASTER, program=overlay)
+    narrow = [each.replace("192.168.0.0/16", "192.168.64.0/18") for each in MASTER]
+    assert "--cluster-ip-subnet" in run(*narrow, program=overlay, code=2).output
+
+
+def test_an_end_of_tunnels_that_is_not_here(run: Run) -> None:
+    """init-node tells of it, and does what it was asked for."""
+    run(*CLUSTER)
+    said = run(*NODE, *ENDS).output
+    assert "no link and no bridge of this node has 192.0.2.11" in said
+    assert "external_ids:ovn-encap-ip=192.0.2.11" in said
+
+
+def test_a_route_to_services(run: Run, settings: Path) -> None:
+    """It is in the node's own port, for as long as the option is given; a subnet that the cluster has is refused."""
+    run(*CLUSTER)
+    assert "10.244.0.0/16 of the cluster" in run(*NODE, *ENDS, "--service-subnet", "10.244.9.0/24", code=2).output
+    run(*NODE, *ENDS, "--service-subnet", "10.96.0.0/12")
+    assert 'dst = "10.96.0.0/12"' in settings.read_text()
+    run(*NODE, *ENDS)
+    assert "10.96.0.0/12" not in settings.read_text()
+
+
 def test_a_cluster_of_before_gets_the_second_group(run: Run, database: NorthboundDatabase) -> None:
     """A node is made with the groups that are there; the next runs of both commands make and join the other one."""
 
@@ -277,7 +308,10 @@ def test_the_plugin_of_then(run: Run, directory: Path) -> None:
     run(*MINION, program=overlay, code=1)
     assert not plugin.exists()
     run(*MASTER, program=overlay)
-    run(*MINION, program=overlay)
+    assert run(*MINION, program=overlay).stdout.splitlines()[:2] == ["+ /opt/cni/bin/ovn_cni", "+ /etc/cni/net.d/10-net.conf"]
+    plugin.unlink()
+    again = run(*MINION, program=overlay)
+    assert (again.stdout, "nothing was to be changed" in again.output) == ("+ /opt/cni/bin/ovn_cni\n", False)
     said = subprocess.run([plugin], env={"CNI_COMMAND": "VERSION"}, input="{}", capture_output=True, text=True, check=True)
     assert json.loads(said.stdout)["supportedVersions"] == [*VERSIONS, *SUPPORTED_VERSIONS]
     renamed = plugin.with_name("userspace")

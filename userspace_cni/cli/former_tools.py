@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import click
 
+from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.host_paths import see_host_at
 from userspace_cni.base.settings import load
 from userspace_cni.cli import view
@@ -64,7 +67,9 @@ def master_init(
     _open(ctx, keys)
     site, databases = open_databases(ctx)
     asked = AskedNode(node_name, subnets_of(master_switch_subnet, "--master-switch-subnet"))
-    _set_up(site, databases, lambda mode: init_both(databases.northbound, cluster, asked, mode), adopt=adopt)
+    _set_up(
+        site, databases, lambda mode: init_both(databases.northbound, cluster, asked, mode), "--master-switch-subnet", adopt=adopt
+    )
 
 
 @overlay.command("minion-init", cls=NodeCommand)
@@ -90,8 +95,7 @@ def minion_init(
         node, changes = init_node(databases.northbound, asked, mode)
         return (node if node.cluster_subnets else dataclasses.replace(node, cluster_subnets=reached)), changes
 
-    _set_up(site, databases, write_rows, adopt=adopt)
-    plugin.put(asked.subnets)
+    _set_up(site, databases, write_rows, "--minion-switch-subnet", adopt=adopt, put=lambda: plugin.put(asked.subnets))
 
 
 @overlay.command("gateway-init", cls=NodeCommand)
@@ -156,7 +160,7 @@ def watcher(ctx: click.Context, /, *, adopt: bool, **given: Any) -> None:
 @click.option("--detach", is_flag=True, help="Without effect.")
 @click.pass_context
 def gateway_helper(ctx: click.Context, /, physical_bridge: str, physical_interface: str, **given: Any) -> None:
-    """Share a NIC between the node and its gateway router. It is not there yet."""
+    """Share a NIC between the node and its gateway router: `userspace-cni ovn gateway-helper`. It stays in the foreground."""
     _without_effect(ctx, given)
     raise CommandRefused(f"gateway routers on {physical_bridge} with {physical_interface} are not built yet", FOUND)
 
@@ -181,10 +185,30 @@ def run_gateway_helper() -> int:
     return run_program(gateway_helper)
 
 
-def _set_up(site: Site, databases: OvnDatabases, rows: RowWriter, *, adopt: bool) -> None:
-    """Make the node's rows, port and datapath. Its other external_ids are set by hand before, as then."""
-    _, changes, ids = set_up(site, databases, SetUp(rows, find_missing_datapath, adopt=adopt))
-    show_changes(changes, ids, dry_run=False)
+def _set_up(
+    site: Site, databases: OvnDatabases, rows: RowWriter, subnet: str, *, adopt: bool, put: Callable[[], bool] = lambda: False
+) -> None:
+    """Make the node's rows, port and datapath. Its other external_ids are set by hand before, as then.
+
+    `subnet`: the option that says the node's. `put` puts more in place, and says whether anything.
+    """
+    with _words_of_then(subnet):
+        _, changes, ids = set_up(site, databases, SetUp(rows, find_missing_datapath, adopt=adopt))
+    if not put() or changes.rows or ids:
+        show_changes(changes, ids, dry_run=False)
+
+
+@contextmanager
+def _words_of_then(subnet: str) -> Iterator[None]:
+    """Have errors name the options that these programs have; `subnet` is the one of the node's."""
+    names = {"--subnet": subnet, "--cluster-subnet": "--cluster-ip-subnet", "--join-subnet": "the subnet of the switch join"}
+    try:
+        yield
+    except InvalidConfig as error:
+        said = (
+            re.sub(r"--(cluster-|join-)?subnet\b", lambda match: names[match[0]], each) for each in (error.message, error.details)
+        )
+        raise InvalidConfig(*said) from error
 
 
 def _open(ctx: click.Context, keys: Mapping[str, str]) -> None:

@@ -6,9 +6,11 @@ default needs a kernel module.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
 
+Address = IPv4Address | IPv6Address
 SYSTEM_ID = "system-id"
 _DATAPATH = "ovn-bridge-datapath-type"
 _USERSPACE = "netdev"
@@ -48,6 +50,12 @@ def find_changed_ids(asked: AskedChassis, found: Mapping[str, str]) -> dict[str,
 def find_missing_datapath(found: Mapping[str, str]) -> dict[str, str]:
     """The keys to write so that the integration bridge has a datapath: the userspace one, unless another one was chosen."""
     return {} if found.get(_DATAPATH) else {_DATAPATH: _USERSPACE}
+
+
+def list_absent_ends(found: Mapping[str, str], addresses: Collection[Address] | None) -> tuple[str, ...]:
+    """The ends of tunnels that are none of the node's addresses; () where these are not known. What is no address is one."""
+    said = filter(None, (each.strip() for each in found.get("ovn-encap-ip", "").split(",")))
+    return () if addresses is None else tuple(each for each in said if each not in {str(address) for address in addresses})
 
 
 def list_missing_ids(found: Mapping[str, str]) -> tuple[str, ...]:

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from userspace_cni.base.errors import InvalidConfig, quote
-from userspace_cni.ovn.topology import Subnet
+from userspace_cni.ovn.topology import NODE_LENGTH_LEFT, Subnet
 
 _LENGTHS: Final = re.compile(r"/(\d{1,3})(?:, ?/(\d{1,3}))?")
-_SPARE: Final = 2
-"""Bits that a subnet has to have for machines."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +56,10 @@ def _is_free(subnet: Subnet, taken: Sequence[Subnet]) -> bool:
 
 
 def _first_free(length: int, whole: Subnet, taken: Sequence[Subnet]) -> Subnet:
-    if not whole.prefixlen < length <= whole.max_prefixlen - _SPARE:
+    if not whole.prefixlen < length <= whole.max_prefixlen - NODE_LENGTH_LEFT:
         raise InvalidConfig(
             f"--subnet is /{length}, of the cluster's {whole}",
-            f"it must be from /{whole.prefixlen + 1} to /{whole.max_prefixlen - _SPARE}",
+            f"it must be from /{whole.prefixlen + 1} to /{whole.max_prefixlen - NODE_LENGTH_LEFT}",
         )
     size, first = 1 << (whole.max_prefixlen - length), int(whole.network_address)
     others = ((int(each[0]), int(each[-1])) for each in taken if each.version == whole.version)

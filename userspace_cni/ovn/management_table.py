@@ -5,7 +5,7 @@ The agent makes it and keeps it, as every gateway: after a boot, and after the p
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from ipaddress import ip_interface
 from typing import Final
 
@@ -26,14 +26,14 @@ def management_link(node: str) -> str:
     return management_port(node)[:LINK_MAX]
 
 
-def management_table(node: LogicalNode, bridge: str) -> str:
-    """The table, in TOML. Its routes lead to all pods by the node's router port."""
+def management_table(node: LogicalNode, bridge: str, services: Sequence[Subnet] = ()) -> str:
+    """The table, in TOML. Its routes lead to all pods, and to these subnets of Services, by the node's router port."""
     own = [management_address(each) for each in node.subnets]
     addresses = [f'"{with_length(address, each)}"' for address, each in zip(own, node.subnets, strict=True)]
     routes = [
         f'{{ dst = "{reached}", gw = "{router_address(each)}" }}'
         for each in node.subnets
-        for reached in node.cluster_subnets
+        for reached in (*node.cluster_subnets, *services)
         if reached.version == each.version
     ]
     lines = (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from userspace_cni.base.findings import Finding
-from userspace_cni.ovn.chassis_ids import list_missing_ids
+from userspace_cni.ovn.chassis_ids import Address, list_absent_ends, list_missing_ids
 from userspace_cni.ovn.ovn_facts import ChassisFact, NorthFacts
 
 _SHOWN = 5
@@ -34,8 +34,10 @@ def find_network_faults(facts: NorthFacts, chassis: Sequence[ChassisFact]) -> It
         yield Finding("ovn-ports-down", "note", "logical ports", f"no chassis has {listed}", remedy)
 
 
-def find_node_faults(ids: Mapping[str, str], chassis: Sequence[ChassisFact]) -> Iterator[Finding]:
-    """What the switch's external_ids show: this node as a chassis."""
+def find_node_faults(
+    ids: Mapping[str, str], chassis: Sequence[ChassisFact], addresses: Collection[Address] | None
+) -> Iterator[Finding]:
+    """What the switch's external_ids show: this node as a chassis. `addresses`: those of this node, None while not known."""
     missing = list_missing_ids(ids)
     if missing:
         message = f"Open_vSwitch has no external_ids:{', '.join(missing)}"
@@ -47,6 +49,15 @@ def find_node_faults(ids: Mapping[str, str], chassis: Sequence[ChassisFact]) -> 
     if name not in {each.name for each in chassis}:
         message = f"there is no chassis {name} in the southbound database"
         yield Finding("ovn-chassis-absent", "error", "this node", message, "does ovn-controller run? see its log")
+    if absent := list_absent_ends(ids, addresses):
+        yield Finding(
+            "ovn-encap-ip-absent",
+            "error",
+            "this node",
+            f"external_ids:ovn-encap-ip has {', '.join(absent)}, which no link and no bridge of this node has",
+            "userspace-cni ovn init-node --encap-ip with an address of a bridge of OVS, or userspace-cni nic-to-bridge",
+            why="tunnels from other nodes lead to an address that is not here",
+        )
     if ids.get("ovn-bridge-datapath-type") != "netdev":
         yield Finding(
             "ovn-kernel-datapath",

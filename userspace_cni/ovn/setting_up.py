@@ -17,7 +17,7 @@ from userspace_cni.ovn.northbound import NorthboundClient, NorthboundSession
 from userspace_cni.ovn.northbound_tables import ROUTER
 from userspace_cni.ovn.row_writing import RowPlan, preview, write_rows
 from userspace_cni.ovn.topology import CLUSTER_SCOPE, LogicalCluster, LogicalNode, Subnet, cluster_rows, node_rows, node_scope
-from userspace_cni.ovn.topology_values import node_name_of, require_apart, require_within
+from userspace_cni.ovn.topology_values import node_name_of, require_apart, require_room, require_within
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,7 @@ def judge_node(asked: AskedNode, known: FoundCluster) -> LogicalNode:
         subnets = choose_subnets(free, known.subnets, [subnet for each in taken.values() for subnet in each])
     if not subnets:
         raise InvalidConfig("--subnet is missing", "a node needs a subnet of the cluster's for its pods")
+    require_room(asked.subnets, "--subnet")
     if known.subnets:
         require_within(subnets, known.subnets)
     require_apart(subnets, "--subnet", taken)

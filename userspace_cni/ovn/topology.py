@@ -33,6 +33,8 @@ Subnet = IPv4Network | IPv6Network
 
 CLUSTER_SCOPE: Final = "cluster"
 DEFAULT_ROUTER: Final = "ovn_cluster_router"
+NODE_LENGTH_LEFT: Final = 3
+"""Those of a node's: router and node have the first two addresses, and the first and the last one are no machine's."""
 JOIN_SWITCH: Final = "join"
 MANAGEMENT_PREFIX: Final = "k8s-"
 """Before a node's name: its management port."""

@@ -12,13 +12,13 @@ from typing import Final
 
 from userspace_cni.base.addresses import why_no_machines
 from userspace_cni.base.errors import InvalidConfig, quote
-from userspace_cni.ovn.topology import Subnet
+from userspace_cni.ovn.topology import NODE_LENGTH_LEFT, Subnet
 
 JOIN_DEFAULTS: Final[Mapping[int, str]] = {4: "100.64.0.0/16", 6: "fd98::/64"}
 """By version of IP."""
 ENCAP_TYPES: Final = ("geneve", "vxlan")
 _LENGTH_LEFT: Final = 2
-"""Bits that a subnet has to have for machines: under /30 there is no room for router, node and a pod."""
+"""Bits that a subnet has to have for machines: a smaller one has no room for a router and a node."""
 _ROUTER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")
 _TARGET: Final = re.compile(
     r"p(tcp|ssl):\d{1,5}(:[0-9A-Fa-f.:\[\]]+)?|(tcp|ssl):[^\s:]+:\d{1,5}|(tcp|ssl):\[[0-9A-Fa-f:.]+\]:\d{1,5}"
@@ -59,6 +59,16 @@ def require_within(subnets: Sequence[Subnet], cluster: Sequence[Subnet]) -> None
     for mine in subnets:
         if not any(mine.version == each.version and mine.subnet_of(each) and mine != each for each in cluster):  # type: ignore[arg-type]
             raise InvalidConfig(f"--subnet is {mine}, which is no part of the cluster's {_listed(cluster)}")
+
+
+def require_room(subnets: Sequence[Subnet], what: str) -> None:
+    """Raise InvalidConfig for a subnet of a node that leaves no address for a pod."""
+    for each in subnets:
+        if each.max_prefixlen - each.prefixlen < NODE_LENGTH_LEFT:
+            most = each.max_prefixlen - NODE_LENGTH_LEFT
+            raise InvalidConfig(
+                f"{what} is {each}, which leaves no address for a pod: router and node have two of it", f"give at most /{most}"
+            )
 
 
 def node_name_of(text: str) -> str:

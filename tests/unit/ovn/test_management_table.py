@@ -20,3 +20,12 @@ def test_the_table_is_a_gateway() -> None:
     assert gateway.addresses == ("10.244.1.2/24", "fd00:10:244:1::2/64")
     assert gateway.mac == "0a:58:0a:f4:01:02"
     assert gateway.routes == (StaticRoute("10.244.0.0/16", "10.244.1.1"), StaticRoute("fd00:10:244::/56", "fd00:10:244:1::1"))
+
+
+def test_routes_to_services() -> None:
+    """By the router's port of the same family; none where the node has no subnet of it."""
+    cluster, subnets = subnets_of("10.244.0.0/16", "--cluster-subnet"), subnets_of("10.244.1.0/24", "--subnet")
+    node = LogicalNode("n1", "n1", subnets, "r", True, (), cluster)
+    services = subnets_of("10.96.0.0/12,fd00:10:96::/112", "--service-subnet")
+    (gateway,) = read_gateways(tomllib.loads(management_table(node, "br-int", services))["gateway"], "file")
+    assert gateway.routes == (StaticRoute("10.244.0.0/16", "10.244.1.1"), StaticRoute("10.96.0.0/12", "10.244.1.1"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address, ip_address
+
 import pytest
 
 from userspace_cni.base.errors import NotAttached, UnsupportedField
@@ -22,6 +24,7 @@ IDS = {
     "ovn-encap-ip": "192.0.2.1",
     "ovn-bridge-datapath-type": "netdev",
 }
+ADDRESSES = frozenset({ip_address("192.0.2.1"), ip_address("2001:db8::1")})
 PORTS = (
     PortFact("ns_a", "n1", ("0a:58:0a:f4:01:05 10.244.1.5 fd00::5",), True),
     PortFact("ns_b", "n1", ("0a:58:0a:f4:01:06 10.244.1.6",), True),
@@ -32,7 +35,7 @@ PORTS = (
 
 def test_nothing_is_found_where_all_is_well() -> None:
     """Of network and node."""
-    assert [*find_network_faults(SOUND, [CHASSIS]), *find_node_faults(IDS, [CHASSIS])] == []
+    assert [*find_network_faults(SOUND, [CHASSIS]), *find_node_faults(IDS, [CHASSIS], ADDRESSES)] == []
 
 
 def test_each_fault_has_its_finding() -> None:
@@ -57,8 +60,8 @@ def test_each_fault_has_its_finding() -> None:
     }
     assert {each.name for each in find_network_faults(NorthFacts(CONFIGURATIONS, FoundCluster()), [])} == {"ovn-no-cluster"}
     assert {each.name for each in find_network_faults(SOUND, [])} == {"ovn-node-without-chassis"}
-    assert {each.name for each in find_node_faults({}, [])} == {"ovn-chassis-incomplete"}
-    assert {each.name for each in find_node_faults({**IDS, "ovn-bridge-datapath-type": ""}, [])} == {
+    assert {each.name for each in find_node_faults({}, [], ADDRESSES)} == {"ovn-chassis-incomplete"}
+    assert {each.name for each in find_node_faults({**IDS, "ovn-bridge-datapath-type": ""}, [], ADDRESSES)} == {
         "ovn-chassis-absent",
         "ovn-kernel-datapath",
     }
@@ -83,3 +86,16 @@ def test_ports_that_cannot_be_traced() -> None:
         write_packet(PORTS[0], PORTS[3], {})
     with pytest.raises(UnsupportedField, match="no port to a router"):
         write_packet(PORTS[0], PORTS[2], {})
+
+
+def test_an_end_of_tunnels_that_is_not_here() -> None:
+    """It is told, of several the one; where the node's addresses are not known, nothing is."""
+    for said, addresses, absent in (
+        ("192.0.2.1,2001:db8::1", ADDRESSES, ""),
+        ("192.0.2.1, 192.0.2.9", ADDRESSES, "192.0.2.9"),
+        ("192.0.2.1", frozenset[IPv4Address](), "192.0.2.1"),
+        ("192.0.2.9", None, ""),
+    ):
+        found = [*find_node_faults({**IDS, "ovn-encap-ip": said}, [CHASSIS], addresses)]
+        assert [each.name for each in found] == (["ovn-encap-ip-absent"] if absent else [])
+        assert all(f" has {absent}, which" in each.message for each in found)

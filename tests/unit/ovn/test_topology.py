@@ -123,13 +123,15 @@ REFUSED: list[tuple[Callable[[], Any], type[UserspaceError], tuple[str, ...]]] =
     (
         lambda: judge_node(AskedNode("n2", (), free=AskedFree((16, 64))), KNOWN),
         InvalidConfig,
-        ("/16", "10.244.0.0/16", "from /17 to /30"),
+        ("/16", "10.244.0.0/16", "from /17 to /29"),
     ),
     (
         lambda: choose_subnets(AskedFree((17,)), KNOWN.subnets[:1], KNOWN.subnets),
         InvalidConfig,
         ("/17", "10.244.0.0/16", "is free"),
     ),
+    (lambda: judge(subnet("10.244.9.0/30")), InvalidConfig, ("10.244.9.0/30", "no address for a pod", "/29")),
+    (lambda: judge(subnet("10.244.9.0/29,fd00:10:244:9::/126")), InvalidConfig, ("/126", "no address for a pod", "/125")),
     (lambda: read_lengths("/24,24", "--subnet"), InvalidConfig, ("'/24,24'",)),
     (lambda: judge((), "N1"), NameTaken, ("'N1'", "'n1'")),
     (lambda: judge((), "n_1"), InvalidConfig, ("'n_1'",)),
@@ -203,7 +205,7 @@ def test_a_free_subnet_is_found_past_a_large_one() -> None:
     assert choose_subnets(AskedFree((120,)), [whole], taken) == subnet("fd00:0:0:1::/120")
     assert choose_subnets(AskedFree((64,)), [whole], taken) == subnet("fd00:0:0:2::/64")
     with pytest.raises(InvalidConfig, match="is free"):
-        choose_subnets(AskedFree((126,)), [whole], [whole])
+        choose_subnets(AskedFree((125,)), [whole], [whole])
 
 
 def test_pods_have_addresses_of_their_nodes_subnet_alone() -> None:

@@ -19,6 +19,7 @@ from userspace_cni.cli.network import network_status, uplink_commands
 from userspace_cni.cli.network.own_settings import append_table
 from userspace_cni.cli.site import CommandRefused, NodeCommand, Site, open_site
 from userspace_cni.network import commanded
+from userspace_cni.network.provider_specs import NoSuchNic
 from userspace_cni.network.spec_list import COMMANDS, SETTINGS
 
 _MOVES = {"no": "false", "yes": "true", "primary": '"primary"'}
@@ -68,10 +69,12 @@ def bridging_command(ctx: click.Context, nic: str, persist: bool, move_addresses
             raise CommandRefused(f"{nic} cannot be the uplink of a bridge: {status['problem']}", FOUND)
     except uplink_commands.CommandUnanswered:
         raise  # the agent may be at it: taken back now, the spec would be undone while it is being met
-    except (CommandRefused, UserspaceError):
+    except (CommandRefused, UserspaceError) as error:
         take_back()
         with suppress(UserspaceError):  # an agent that does not answer reads it later
             site.client.network(reconcile=True)
+        if isinstance(error, NoSuchNic):  # its spec is not kept, so that it has not to be waited for
+            raise CommandRefused(str(error), FOUND) from error
         raise
     if persist:
         commanded.remove(site.map_path(site.settings.run_dir), nic)  # one spec: the settings' stands in its place

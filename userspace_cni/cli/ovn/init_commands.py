@@ -13,18 +13,20 @@ import click
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cli import view
 from userspace_cni.cli.ovn.node_setup import SetUp, set_up
-from userspace_cni.cli.ovn.opened_databases import describe_changes, give_time, open_databases, show_changes
+from userspace_cni.cli.ovn.opened_databases import describe_changes, give_time, open_databases, read_addresses, show_changes
 from userspace_cni.cli.site import NodeCommand, Site
-from userspace_cni.ovn.chassis_ids import AskedChassis, find_changed_ids
+from userspace_cni.ovn.chassis_ids import AskedChassis, find_changed_ids, list_absent_ends
+from userspace_cni.ovn.desired_rows import Changes
 from userspace_cni.ovn.free_subnets import AskedFree, read_lengths
 from userspace_cni.ovn.management_table import read_former_subnets
 from userspace_cni.ovn.node_subnets import read_pod_subnets
 from userspace_cni.ovn.setting_up import AskedNode, WriteMode, init_cluster, init_node
-from userspace_cni.ovn.topology import DEFAULT_ROUTER, LogicalCluster
+from userspace_cni.ovn.topology import DEFAULT_ROUTER, LogicalCluster, LogicalNode
 from userspace_cni.ovn.topology_values import (
     ENCAP_TYPES,
     joins_for,
     machine_address,
+    require_apart,
     require_router_name,
     require_targets,
     subnets_of,
@@ -85,6 +87,12 @@ def cluster_command(
     metavar="CIDR[,CIDR6]",
     help="That of the node's pods; /24 (or /24,/64) for its former one, else a free one.  [default: Node's podCIDRs]",
 )
+@click.option(
+    "--service-subnet",
+    default="",
+    metavar="CIDR[,CIDR6]",
+    help="That of Services: the node's own processes reach them by OVN.  [default: no such route]",
+)
 @click.option("--router", default="", help="The router, where there are several clusters'.")
 @click.option("--encap-ip", default="", metavar="IP", help="This machine's address for tunnels.")
 @click.option("--encap-type", type=click.Choice(ENCAP_TYPES), help="Of tunnels.  [default: as it is, else geneve]")
@@ -103,6 +111,7 @@ def node_command(ctx: click.Context, /, **given: Any) -> None:
     encap_ip = machine_address(given["encap_ip"], "--encap-ip") if given["encap_ip"] else ""
     lengths = read_lengths(given["subnet"], "--subnet") if given["subnet"].startswith("/") else ()
     subnets = subnets_of(given["subnet"], "--subnet") if given["subnet"] and not lengths else ()
+    services = subnets_of(given["service_subnet"], "--service-subnet") if given["service_subnet"] else ()
     site, databases = open_databases(ctx)
     name = given["node"] or site.drivers.installation.name
     if not (subnets or lengths) and (found := read_pod_subnets(site.drivers.installation, name)):
@@ -114,12 +123,22 @@ def node_command(ctx: click.Context, /, **given: Any) -> None:
         remotes = databases.northbound_remote, databases.southbound_remote
         chassis = AskedChassis(*remotes, given["encap_type"] or "", encap_ip, given["encap_csum"], system_id=own_system_id(site))
         find_ids = partial(find_changed_ids, chassis)
-    asked = SetUp(lambda mode: init_node(databases.northbound, node_asked, mode), find_ids, given["dry_run"], given["adopt"])
+
+    def write_rows(mode: WriteMode) -> tuple[LogicalNode, Changes]:
+        node, changes = init_node(databases.northbound, node_asked, mode)
+        require_apart(services, "--service-subnet", {"the cluster": node.cluster_subnets, f"node {node.name}": node.subnets})
+        return node, changes
+
+    asked = SetUp(write_rows, find_ids, given["dry_run"], given["adopt"], services)
     node, changes, ids = set_up(site, databases, asked)
     if node.name != node.given_name:
         view.note(f"the node is called {node.name} in OVN, in small letters")
     if find_ids is not None and not (encap_ip or databases.ids.get("ovn-encap-ip")):
         view.note("ovn-controller needs the address of this machine's end of tunnels: --encap-ip")
+    if find_ids is not None and (absent := list_absent_ends({**databases.ids, **ids}, read_addresses(site))):
+        view.note(
+            f"no link and no bridge of this node has {', '.join(absent)}, its end of tunnels: see userspace-cni nic-to-bridge"
+        )
     if given["as_json"]:
         view.show_json(
             {"node": node.name, "changes": describe_changes(changes), "external_ids": ids, "dry_run": given["dry_run"]}

@@ -19,7 +19,7 @@ from userspace_cni.ovn.databases import OvnDatabases
 from userspace_cni.ovn.desired_rows import Changes
 from userspace_cni.ovn.management_table import BY, management_link, management_table
 from userspace_cni.ovn.setting_up import WriteMode
-from userspace_cni.ovn.topology import LogicalNode
+from userspace_cni.ovn.topology import LogicalNode, Subnet
 
 RowWriter = Callable[[WriteMode], tuple[LogicalNode, Changes]]
 
@@ -28,12 +28,14 @@ RowWriter = Callable[[WriteMode], tuple[LogicalNode, Changes]]
 class SetUp:
     """What to do. `rows`: writes the database, or shows what it would write. `find_ids`: the external_ids to write beside those
     that the switch has; None where this machine is not the node: then its switch and its settings stay as they are.
+    `services`: where Services are, which the node's own processes reach by its port.
     """
 
     rows: RowWriter
     find_ids: Callable[[Mapping[str, str]], Mapping[str, str]] | None
     dry_run: bool = False
     adopt: bool = False
+    services: tuple[Subnet, ...] = ()
 
 
 def set_up(site: Site, databases: OvnDatabases, asked: SetUp) -> tuple[LogicalNode, Changes, Mapping[str, str]]:
@@ -44,21 +46,21 @@ def set_up(site: Site, databases: OvnDatabases, asked: SetUp) -> tuple[LogicalNo
         node, changes = asked.rows(WriteMode(give_time(), dry_run=True, adopt=asked.adopt))
         if asked.find_ids is not None:
             ids = asked.find_ids(databases.read_ids(give_time()))
-            _plan_port(site, node)
+            _plan_port(site, node, asked.services)
         if asked.dry_run:
             return node, changes, ids
         node, changes = asked.rows(WriteMode(give_time(), adopt=asked.adopt))
         if ids:
             databases.write_ids(ids, give_time())
-        written = is_here and _plan_port(site, node).write()
+        written = is_here and _plan_port(site, node, asked.services).write()
     if written:
         _tell_agent(site, node)
     return node, changes, ids
 
 
-def _plan_port(site: Site, node: LogicalNode) -> FileChange:
+def _plan_port(site: Site, node: LogicalNode, services: tuple[Subnet, ...]) -> FileChange:
     """The settings file with the node's own port, or without it where the node has none. Raises as `plan_block`."""
-    table = management_table(node, site.settings.ovn_bridge) if node.management else ""
+    table = management_table(node, site.settings.ovn_bridge, services) if node.management else ""
     return plan_block(site, "gateway", BY, table)
 
 

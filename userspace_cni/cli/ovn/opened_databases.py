@@ -10,9 +10,11 @@ from typing import Any, Final
 import click
 
 from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.site import CommandRefused, Site, open_site, patient
+from userspace_cni.ovn.chassis_ids import Address
 from userspace_cni.ovn.databases import OvnDatabases
 from userspace_cni.ovn.desired_rows import Changes
 from userspace_cni.ovn.former_settings import FORMER_FILE, read_places
@@ -48,6 +50,18 @@ def read_host_file(site: Site, path: str) -> str:
         return ""
     except OSError as error:
         raise CommandRefused(f"reading {path}: {error.strerror}", FOUND) from error
+
+
+def read_addresses(site: Site) -> frozenset[Address] | None:
+    """The node's addresses; None where they cannot be read, with a note."""
+    from userspace_cni.node.node_addresses import read_node_addresses
+
+    here = site.drivers.installation
+    try:
+        return read_node_addresses(here.settings.switch_netns, here.root)
+    except UserspaceError as error:
+        view.note(f"this node's addresses are not known: {error}")
+        return None
 
 
 def give_time() -> Deadline:

@@ -39,17 +39,26 @@ class OvnCniPlugin:
         except InstallError as error:
             raise CommandRefused(f"{error}; then remove it", FOUND) from error
 
-    def put(self, subnets: tuple[Subnet, ...]) -> None:
-        """Put the plugin there, and the network unless there is one. Raises CommandRefused."""
-        path = self._network_file
+    def put(self, subnets: tuple[Subnet, ...]) -> bool:
+        """Put the plugin there, and the network unless there is one; says each that was put, and whether any was.
+
+        Raises CommandRefused.
+        """
+        path, plugin = self._network_file, self._bin_dir / TYPE
+        former, put = _read(plugin), []
         try:
             install_shim(str(self._bin_dir), (TYPE,))
+            put += [plugin] if _read(plugin) != former else []
             if path.is_symlink() or path.exists():
                 view.note(f"{path} is there and stays")
             else:
                 place_file(path, self._network(subnets), 0o644)
+                put.append(path)
         except InstallError as error:
             raise CommandRefused(str(error), FOUND) from error
+        for each in put:
+            view.say(f"+ {each}")
+        return bool(put)
 
     @property
     def _bin_dir(self) -> Path:
@@ -72,3 +81,11 @@ class OvnCniPlugin:
             "ipam": {"type": "host-local", "subnet": str(subnets[0])},
         }
         return (json.dumps(network, indent=2) + "\n").encode()
+
+
+def _read(path: Path) -> bytes | None:
+    """What the file has; None where there is none."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

@@ -10,7 +10,7 @@ import click
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
-from userspace_cni.cli.ovn.opened_databases import give_time, open_databases
+from userspace_cni.cli.ovn.opened_databases import give_time, open_databases, read_addresses
 from userspace_cni.cli.site import NodeCommand
 from userspace_cni.cli.view import Column
 from userspace_cni.diagnosis import rendering
@@ -65,11 +65,11 @@ def check_command(ctx: click.Context, as_json: bool) -> None:
 
     Exit code: 0 when there is nothing but notes, 1 for findings, 2 for wrong settings, 3 when a database does not answer.
     """
-    _, databases = open_databases(ctx)
+    site, databases = open_databases(ctx)
     north, chassis = look(databases)
     findings = [*find_network_faults(north, chassis)]
     try:
-        findings += find_node_faults(databases.ids, chassis)
+        findings += find_node_faults(databases.ids, chassis, read_addresses(site))
     except Unavailable as error:
         view.note(f"this node's switch cannot be asked, and is left out: {error}")
     if as_json:
