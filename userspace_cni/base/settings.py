@@ -182,6 +182,26 @@ class Settings:
         "seconds after which the agent has ovn-controller compute all its flows anew, again and again; 0 for never",
         between(1, 86_400, none=True),
     )
+    ovn_gateway_bridge: str = _setting(
+        "",
+        "the bridge that this node shares with OVN's gateway router, one MAC and one address for both; empty for none",
+        matching(rf"({LINK_NAME})?", f"it must be empty or match {LINK_NAME}"),
+    )
+    ovn_gateway_interface: str = _setting(
+        "",
+        "the NIC of `ovn_gateway_bridge`; empty for its only one",
+        matching(r"[-\w.:@]{0,64}", "it must be empty or the name of an interface of Open vSwitch"),
+    )
+    ovn_gateway_patch: str = _setting(
+        "",
+        "the patch port of `ovn_gateway_bridge` to OVN's bridge, where another program has made one; empty for a pair of our own",
+        matching(r"[-\w.:@]{0,128}", "it must be empty or the name of a port of Open vSwitch"),
+    )
+    ovn_conntrack_zone: int = _setting(
+        64000,
+        "the zone of connection tracking for `ovn_gateway_bridge`, which no other program uses there",
+        between(1, 65535),
+    )
     network_objects: bool = _setting(
         False, "whether objects of the API (ProviderNetwork, Vlan, Subnet of userspace-cni.io) describe this node's network"
     )

@@ -161,8 +161,11 @@ def watcher(ctx: click.Context, /, *, adopt: bool, **given: Any) -> None:
 @click.pass_context
 def gateway_helper(ctx: click.Context, /, physical_bridge: str, physical_interface: str, **given: Any) -> None:
     """Share a NIC between the node and its gateway router: `userspace-cni ovn gateway-helper`. It stays in the foreground."""
+    from userspace_cni.cli.ovn.gateway_command import keep_gateway
+
     _without_effect(ctx, given)
-    raise CommandRefused(f"gateway routers on {physical_bridge} with {physical_interface} are not built yet", FOUND)
+    _succeeded_by("userspace-cni ovn gateway-helper")
+    keep_gateway(ctx, physical_bridge, physical_interface)
 
 
 def run_overlay() -> int:

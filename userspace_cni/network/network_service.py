@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from userspace_cni.attachment.records import node_container
 from userspace_cni.attachment.specs import Specs, SpecStatus
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
@@ -20,11 +21,14 @@ from userspace_cni.host.node_net.address_watch import AddressWatch
 from userspace_cni.host.node_net.table_watch import TableWatch
 from userspace_cni.network.concerns import Concerns, sentence
 from userspace_cni.network.network_keeper import Keeper
-from userspace_cni.network.spec_list import MIRROR
+from userspace_cni.network.shared_gateways import SharedGateway, gateway_of
+from userspace_cni.network.spec_list import MIRROR, SHARED_GATEWAY
 from userspace_cni.network.spec_sources import SpecSources
 from userspace_cni.network.uplink_news import UplinkNews
 
 if TYPE_CHECKING:
+    from userspace_cni.attachment.steps import GatewayFlows
+    from userspace_cni.network.gateway_helper import GatewayService
     from userspace_cni.network.spec_list import Desired
     from userspace_cni.node.local_node import LocalNode
     from userspace_cni.node.objects import NodeObjects, OwnNode
@@ -70,6 +74,7 @@ class NodeNetwork(Supervisor):
             AddressWatch(self._watched, self.ask, *place, ended),
             TableWatch(node.store.journal.identity, self.ask, ended, *place),
         )
+        self._gateway: GatewayService | None = None
         self.concerns = Concerns(node.installation, node.switch, lambda: self._sources.gateways)
 
     def start(self) -> None:
@@ -77,6 +82,8 @@ class NodeNetwork(Supervisor):
         self._node.switch.vswitchd()  # makes the node's `ports`, before two threads could each make them
         self.begin(self.concerns, *self._watches, self._keeper)
         settings = self._node.installation.settings
+        if asked := gateway_of(settings):
+            self._share(asked)
         if settings.gateway_bridge and not settings.kubeovn_annotations:
             say("warning", "gateway_bridge has no effect: it is for annotations, which kubeovn_annotations = true has read")
         if not self._node.installation.has_account:
@@ -94,6 +101,20 @@ class NodeNetwork(Supervisor):
         """Calls of runtimes are taken from now on: they may get their network. Never waits."""
         self._serving = True
         self.ask()
+
+    def _share(self, asked: SharedGateway) -> None:
+        """Keep the flows of the bridge that OVN's gateway router shares with the node. Raises UserspaceError."""
+        from userspace_cni.network.gateway_helper import GatewayService
+
+        installation, journal = self._node.installation, self._node.store.journal
+
+        def recorded() -> GatewayFlows | None:
+            record = journal.read(node_container(SHARED_GATEWAY), asked.bridge)
+            return record.gateway_flows if record else None
+
+        session = installation.clients.of("").session if installation.has_account else None
+        self._gateway = GatewayService(self._node, recorded, session)
+        self.begin(self._gateway)
 
     def _follow(self) -> None:
         """Follow the objects that specs come from. Raises UserspaceError."""
@@ -214,6 +235,8 @@ class NodeNetwork(Supervisor):
         if kinds != self._kinds:
             # what others changed meanwhile was told of links that were not watched yet; and more may be to be given back
             self.ask()
+            if self._gateway:
+                self._gateway.ask()
         self._kinds = kinds
         problems = {(each.kind, each.name): each.problem for each in statuses if not each.holds}
         for key, problem in problems.items():

@@ -22,6 +22,8 @@ TRANSLATION: Final = "translation"
 """Kinds of specs. The last is one for all gateways together: their rules are one table."""
 RUNTIME_NETWORK: Final = "runtime-network"
 """Kind of the spec for a network in the runtimes' directory."""
+SHARED_GATEWAY: Final = "shared-gateway"
+"""Kind, and source, of the spec for the bridge that OVN's gateway router shares with the node."""
 VLAN: Final = "vlan"
 """Kind of what is told of a Vlan that is refused; no spec of the node is of it."""
 

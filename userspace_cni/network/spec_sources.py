@@ -19,14 +19,16 @@ from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.provider_networks import PCI, VDEV, usual_bridge
 from userspace_cni.base.settings import Settings, files, load
+from userspace_cni.base.whereabouts import PREFIX
 from userspace_cni.host.node_net import pci
-from userspace_cni.network import gateway_specs, mirror_specs, provider_specs, runtime_network
+from userspace_cni.network import gateway_specs, mirror_specs, provider_specs, runtime_network, shared_gateways
 from userspace_cni.network.commanded import is_there, read_command_specs
 from userspace_cni.network.spec_list import (
     COMMANDS,
     GATEWAY,
     PROVIDER_NETWORK,
     SETTINGS,
+    SHARED_GATEWAY,
     TRANSLATION,
     Desired,
     SpecList,
@@ -97,6 +99,10 @@ class SettingsSource:
     def read_again(self) -> None:
         """Have the tables of specs read again with the next `read_desired`. Other settings need a restart. Never waits."""
         self._again = True
+
+    def says_of(self, key: str) -> bool:
+        """Whether it is known what is wanted of this setting: a file was read to its end, or its variable is there, if empty."""
+        return self._complete or PREFIX + key.upper() in self._environ
 
     def read_desired(self) -> Desired:
         """They are complete where a file was read: one that is absent was not read to its end. What cannot be read again stays
@@ -177,7 +183,9 @@ class SpecSources:
         of_runtimes, installed = runtime_network.specs(self.settings.settings, self._node, self._serving)
         of_mirrors = mirror_specs.specs(found.mirrors, self._node)
         specs = (*self._refused(found), *self._of_networks(found), *self._of_gateways(found, complete, records), *of_mirrors)
-        return (*specs, *of_runtimes), complete | installed
+        shared = tuple(shared_gateways.specs(self._node.installation.settings, self._node))
+        said = frozenset({SHARED_GATEWAY}) if self.settings.says_of("ovn_gateway_bridge") else frozenset[str]()
+        return (*specs, *of_runtimes, *shared), complete | installed | said
 
     def is_due(self) -> bool:
         """Whether the switch has carried nothing for so long, or carries again, that addresses are to move, or a PCI device has

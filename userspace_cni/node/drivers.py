@@ -17,6 +17,7 @@ from userspace_cni.attachment.steps import (
     DeviceInfo,
     Directory,
     Driver,
+    GatewayFlows,
     Guard,
     Lease,
     LegacyRecord,
@@ -239,6 +240,12 @@ def _port_flow(given: Drivers) -> Driver[Any]:
     return PortFlowDriver(given.switch.ports)
 
 
+def _gateway_flows(given: Drivers) -> Driver[Any]:
+    from userspace_cni.switch.gateway_flows import GatewayFlowsDriver
+
+    return GatewayFlowsDriver(given.switch.ports)
+
+
 def _switch_links(given: Drivers) -> Callable[[str], SwitchLinks]:
     from userspace_cni.host.node_net.switch_links import SwitchLinks
 
@@ -270,6 +277,7 @@ MAKERS: Final[Mapping[type[Step], Callable[[Drivers], Driver[Any]]]] = {
     PodNote: _pod_note,
     NodeBridge: _node_bridge,
     MirrorOutput: _mirror_output,
+    GatewayFlows: _gateway_flows,
     UplinkPort: _uplink_port,
     PolledUplink: _polled_uplink,
     LegacyRecord: _legacy,

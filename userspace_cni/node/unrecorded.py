@@ -19,6 +19,7 @@ from userspace_cni.attachment.run_ids import PREFIX, RunId
 from userspace_cni.attachment.specs import UNKNOWN
 from userspace_cni.attachment.steps import (
     AddressMove,
+    GatewayFlows,
     PolledUplink,
     PortFlow,
     PortRef,
@@ -99,7 +100,14 @@ class Left:
         polled = [each for each in uplinks if _is_polled(each) and any(move.nic in each.links for move in moves)]
         before = [(each, _before_polling(each)) for each in polled]
         plain = (next((former for now, former in before if now is step), step) for step in found)
-        return (*plain, *self._of_gateway(found, deadline), *moves, *map(_polling, polled))
+        flows = self._shared_flows() if found and self.kind == GatewayFlows.kind else ()
+        return (*plain, *self._of_gateway(found, deadline), *moves, *map(_polling, polled), *flows)
+
+    def _shared_flows(self) -> tuple[GatewayFlows, ...]:
+        """Those of the bridge that is the spec's name, as far as undoing them needs."""
+        from userspace_cni.switch.gateway_flows import number_of
+
+        return (GatewayFlows(self.name, "", "", 0, number_of(self.store.journal.identity(), self.name)),)
 
     def _of_gateway(self, found: Sequence[Step], deadline: Deadline) -> tuple[Step, ...]:
         """What the kernel has of it, if it is a gateway: its port has its name."""

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from userspace_cni.attachment.steps import HostEnd, Internal, OvsPort, PortInterface, VhostUserClient, VhostUserServer
+from userspace_cni.attachment.steps import HostEnd, Internal, OvsPort, Patch, PortInterface, VhostUserClient, VhostUserServer
 from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.base.limits import Limits, Netem, Rate
 from userspace_cni.base.port_kinds import KernelPort
@@ -19,6 +19,7 @@ KINDS: tuple[PortInterface, ...] = (
     VhostUserServer(),
     *(HostEnd(each) for each in get_args(KernelPort)),
     Internal(),
+    Patch("other"),
 )
 
 
@@ -61,4 +62,6 @@ def test_who_makes_the_socket() -> None:
 
 def test_links_of_a_port() -> None:
     """The kernel has a link of the port's name if it is a veth's host end or a link of the node."""
-    assert [port(kind, Limits()).links for kind in KINDS] == [() if kind.role else ("p",) for kind in KINDS]
+    assert [port(kind, Limits()).links for kind in KINDS] == [
+        ("p",) if isinstance(kind, HostEnd | Internal) else () for kind in KINDS
+    ]

@@ -20,7 +20,7 @@ GATEWAY = (
 
 
 @pytest.mark.parametrize(
-    ("program", "own", "said"), [(watcher, ("--overlay",), "no account"), (gateway_helper, HELPER, "not built yet")]
+    ("program", "own", "said"), [(watcher, ("--overlay",), "no account"), (gateway_helper, HELPER, "/nowhere/db.sock")]
 )
 @pytest.mark.parametrize("own_last", [True, False])
 def test_options_of_a_daemon(

@@ -8,6 +8,7 @@ from userspace_cni.attachment.steps.lease import Lease
 from userspace_cni.attachment.steps.legacy_record import LegacyRecord
 from userspace_cni.attachment.steps.node_network import (
     AddressMove,
+    GatewayFlows,
     MirrorOutput,
     NodeBridge,
     NodeLink,
@@ -38,6 +39,7 @@ from userspace_cni.attachment.steps.port import (
     Internal,
     LogicalPort,
     OvsPort,
+    Patch,
     PortInterface,
     PortRef,
     PortTerms,
@@ -63,6 +65,7 @@ __all__ = [
     "DeviceInfo",
     "Directory",
     "Driver",
+    "GatewayFlows",
     "Guard",
     "HostEnd",
     "Internal",
@@ -82,6 +85,7 @@ __all__ = [
     "OvsPort",
     "OwnerKind",
     "Parts",
+    "Patch",
     "PlacedSocket",
     "PodMount",
     "PodNote",

@@ -293,6 +293,31 @@ class MirrorOutput(Step):
 
 
 @dataclass(frozen=True)
+class GatewayFlows(Step):
+    """The flows of a bridge that OVN's gateway router and the node share. They follow the switch and the Services: who keeps them
+    writes them, as long as this step is recorded. `number`: of their cookies.
+    """
+
+    kind: ClassVar[str] = "shared-gateway"
+    stage: ClassVar[Stage] = "ovs"
+    from_switch: ClassVar[bool] = True
+    keeps_earlier: ClassVar[bool] = True
+    bridge: str
+    interface: str
+    patch: str
+    zone: int
+    number: int
+
+    @property
+    def thing(self) -> str:
+        return self.bridge
+
+    @property
+    def summary(self) -> str:
+        return f"flows on bridge {self.bridge} by which OVN shares {self.interface or 'its NIC'}"
+
+
+@dataclass(frozen=True)
 class RuntimeNetwork(Step):
     """The file by which the node's runtimes know a network, in their directory. `content` carries the mark of `store`.
 

@@ -15,6 +15,7 @@ from userspace_cni.attachment.steps.documents import PodNote
 from userspace_cni.attachment.steps.lease import Lease
 from userspace_cni.attachment.steps.node_network import (
     AddressMove,
+    GatewayFlows,
     NodeBridge,
     NodeLink,
     NodeRoute,
@@ -88,6 +89,7 @@ class Parts:
     policy_routes = _All(PolicyRoute)
     translation = _First(Translation)
     runtime_networks = _All(RuntimeNetwork)
+    gateway_flows = _First(GatewayFlows)
 
 
 @dataclass(frozen=True)

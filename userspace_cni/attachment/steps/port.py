@@ -91,7 +91,25 @@ class Internal:
     mtu: int | None = None
 
 
-PortInterface = VhostUserClient | VhostUserServer | HostEnd | Internal
+@dataclass(frozen=True)
+class Patch:
+    """An end of a patch to another bridge. `peer`: the port at the other end, which is one of these, too.
+
+    Nothing limits it, as a port of type afxdp.
+    """
+
+    type: ClassVar[Literal["patch"]] = "patch"
+    opened_as: ClassVar[str] = "patch"
+    role: ClassVar[Role] = ""
+    server_path: ClassVar[str] = ""
+    limited_as: ClassVar[PortKind] = "afxdp"
+    polices: ClassVar[bool] = False
+    link_by: ClassVar[Maker] = ""
+    peer: str
+    mtu: int | None = None
+
+
+PortInterface = VhostUserClient | VhostUserServer | HostEnd | Internal | Patch
 """What is behind a port. `type` is Interface.type, `mtu` Interface.mtu_request of ovs-vswitchd.conf.db(5).
 
 `opened_as`: what people are shown, for two ways of opening a link are of one type. `role`: OVS's part at a vhost-user socket, ""

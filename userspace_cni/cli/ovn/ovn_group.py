@@ -54,6 +54,13 @@ def _watch() -> click.Command:
     return watch_command
 
 
+@defer(ovn_command, "gateway-helper", "Share a bridge with OVN's gateway router.")
+def _gateway_helper() -> click.Command:
+    from userspace_cni.cli.ovn.gateway_command import helper_command
+
+    return helper_command
+
+
 @defer(ovn_command, "nic-to-bridge", "Make a bridge with a NIC as its uplink.")
 def _nic_to_bridge() -> click.Command:
     from userspace_cni.cli.network.bridging import bridging_command

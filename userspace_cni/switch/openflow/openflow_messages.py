@@ -26,7 +26,7 @@ ERROR: Final = 1
 ECHO_REQUEST: Final = 2
 ECHO_REPLY: Final = 3
 _EXPERIMENTER: Final = 4
-_FLOW_MOD: Final = 14
+FLOW_MOD: Final = 14
 
 HEADER: Final = struct.Struct("!BBHI")
 """version, type, length of the whole message in bytes, transaction id."""
@@ -146,7 +146,7 @@ def add_flow(version: int, xid: int, flow: Flow) -> bytes:
     fixed = _flow_mod(_ADD, flow, 0, 0)
     match = struct.pack("!II", _OXM_IN_PORT, flow.in_port)
     match += struct.pack("!I6s", _OXM_ETH_DST, flow.eth_dst) if flow.eth_dst else b""
-    return encode_message(version, _FLOW_MOD, xid, fixed + _match(match) + instruction)
+    return encode_message(version, FLOW_MOD, xid, fixed + encode_match(match) + instruction)
 
 
 def encode_output(version: int, port: int | None) -> bytes:
@@ -166,7 +166,7 @@ def delete_flows(version: int, xid: int, cookie: int, which: int = ONE_PORT) -> 
         every = Flow(0, None, ALL_BITS)
         return _nicira_flow_mod(xid, _DELETE, every, struct.pack("!IQQ", _NXM_NX_COOKIE_W, cookie, which), b"")
     fixed = _flow_mod(_DELETE, Flow(0, None, cookie), which, _EVERY_TABLE)
-    return encode_message(version, _FLOW_MOD, xid, fixed + _match(b""))
+    return encode_message(version, FLOW_MOD, xid, fixed + encode_match(b""))
 
 
 def encode_barrier(version: int, xid: int) -> bytes:
@@ -225,7 +225,7 @@ def _flow_mod(command: int, flow: Flow, mask: int, table: int) -> bytes:
     return head + struct.pack("!IIIHH", _NO_BUFFER, _ANY, _ANY, 0, 0)
 
 
-def _match(fields: bytes) -> bytes:
+def encode_match(fields: bytes) -> bytes:
     """ofp_match with these OXM fields; its length does not count the padding."""
     return _padded(struct.pack("!HH", 1, 4 + len(fields)) + fields)
 

@@ -11,9 +11,11 @@ from userspace_cni.attachment.steps import (
     EVERYTHING,
     HostEnd,
     Internal,
+    LogicalPort,
     MirrorOutput,
     NodeBridge,
     OvsPort,
+    Patch,
     Step,
     UplinkInterface,
     UplinkPort,
@@ -23,7 +25,8 @@ from userspace_cni.base.vlans import Vlan
 from userspace_cni.ovsdb.column_values import read_references, value_of
 from userspace_cni.switch.ovsdb.bridge_mirrors import list_mirrors
 from userspace_cni.switch.ovsdb.rows.bridge_row import HWADDR, datapath_of
-from userspace_cni.switch.ovsdb.rows.interface_row import DEVARGS
+from userspace_cni.switch.ovsdb.rows.interface_row import DEVARGS, PEER
+from userspace_cni.switch.ovsdb.rows.logical_ids import IFACE_ID
 from userspace_cni.switch.ovsdb.rows.marks import IFINDEX, MOVES_ADDRESSES, is_nodes
 from userspace_cni.switch.ovsdb.rows.uplink_row import RX_QUEUES, former_of
 from userspace_cni.switch.ovsdb.switch_database import SwitchSession
@@ -86,7 +89,13 @@ def _port(session: SwitchSession, port: Any, marks: Mapping[str, str]) -> Uplink
         return None
     members.sort(key=lambda row: str(value_of(row, "name")))
     on, name, mtu = value_of(bridge, "name"), value_of(port, "name"), _first(members[0], "mtu_request")
-    internal = value_of(members[0], "type") == Internal.type
+    kind, options = value_of(members[0], "type"), value_of(members[0], "options")
+    if kind == Patch.type:
+        patch = Patch(options.get(PEER, ""), mtu)
+        logical = value_of(members[0], "external_ids").get(IFACE_ID, "")
+        port_of_ovn = LogicalPort(logical, waits=False) if logical else None
+        return OvsPort(on, name, patch, marks=marks, foreign_bridge=True, datapath=_datapath(bridge), logical=port_of_ovn)
+    internal = kind == Internal.type
     shown = [row for row in list_mirrors(session.replica, bridge) if _has(row, marks)]
     if not (internal or shown):
         return UplinkPort(
@@ -98,7 +107,7 @@ def _port(session: SwitchSession, port: Any, marks: Mapping[str, str]) -> Uplink
             _first(port, "lacp") or "",
             value_of(port, "bond_updelay"),
             mtu or 0,
-            _number(value_of(members[0], "options").get(RX_QUEUES, "")) or 0,
+            _number(options.get(RX_QUEUES, "")) or 0,
             marks=marks,
         )
     interface = Internal(_first(members[0], "mac") or "", mtu) if internal else HostEnd("system", mtu)

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, assert_never
 
-from userspace_cni.attachment.steps import HostEnd, Internal, OvsPort, VhostUserClient, VhostUserServer
+from userspace_cni.attachment.steps import HostEnd, Internal, OvsPort, Patch, VhostUserClient, VhostUserServer
 
 SERVER_PATH: Final = "vhost-server-path"
 DEVARGS: Final = "dpdk-devargs"
 VHOST_USER_TYPES: Final = (VhostUserServer.type, VhostUserClient.type)
+PEER: Final = "peer"
 AFXDP: Final = "afxdp"
 _FOUND_BY: Final = "; it looks for the link in its own network namespace: setting switch_netns, where that is another one"
 Enforcer = Literal["policers", "qdisc", "both qdiscs", ""]
@@ -67,6 +68,8 @@ def interface_row(step: OvsPort) -> InterfaceRow:
             return InterfaceRow(
                 internal.type, {}, internal.mtu, "an internal port", internal.mac, "both qdiscs", needs_dpdk=False
             )
+        case Patch() as patch:
+            return InterfaceRow(patch.type, {PEER: patch.peer}, patch.mtu, "a patch port", enforcer="", needs_dpdk=False)
         case _:
             assert_never(step.interface)
 
