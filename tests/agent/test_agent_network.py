@@ -249,8 +249,9 @@ def test_a_nic_to_a_bridge(kept: Kept) -> None:
     """The next agent keeps it, too, until it is removed; with --persist it is in the settings, which take precedence over the
     command.
 
-    A spec that cannot be met is not kept.
+    A spec that cannot be met is not kept, with or without an agent.
     """
+    assert kept.run("nic-to-bridge", "absent0")[0] == 1
     kept.live.start()
     code, told, _ = kept.run("nic-to-bridge", "nic0")
     assert (code, "br-nic0" in told, kept.place()) == (0, True, "br-nic0")
