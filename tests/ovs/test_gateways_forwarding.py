@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 import socket
+import subprocess
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -259,6 +261,29 @@ def test_versions_of_openflow(node: Node, site: Site, protocol: str, state: str)
     found = told(site)
     assert {each for each, _ in found.values()} == {state}
     assert all("OpenFlow: the bridge speaks 1.5" in why for _, why in found.values() if state == "unknown")
+
+
+@pytest.mark.parametrize("protocol", ["OpenFlow10", "OpenFlow13"])
+def test_another_controller_of_the_bridge(node: Node, site: Site, protocol: str, tmp_path: Path) -> None:
+    """It gets no frame of the trial: an ovn-controller 23.03 aborts at one."""
+    switch = switch_of(node)
+    switch.vsctl("set", "Bridge", "br-test", f"protocols={protocol}")
+    ofctl, at, log = ("ovs-ofctl", "-O", protocol), f"{switch.rundir}/br-test.mgmt", tmp_path / "log"
+
+    def hears(octet: str) -> bool:
+        frame = f"in_port=LOCAL packet={octet * 60} actions=controller"
+        subprocess.run((*ofctl, "packet-out", at, frame), check=True)
+        return f"dl_dst={':'.join([octet] * 6)}" in log.read_text()
+
+    monitor = ("env", f"OVS_RUNDIR={tmp_path}", *ofctl, "monitor", at, "65534")
+    with log.open("w") as file, subprocess.Popen(monitor, stdout=file, stderr=file) as other:
+        try:
+            wait_until(lambda: hears("ff"), what=f"the other controller's frames: {log.read_text()}")
+            assert told(site) == PASSES
+            wait_until(lambda: hears("ee"), what="its next frame")
+        finally:
+            other.terminate()
+    assert "udp" not in log.read_text()
 
 
 @contextmanager

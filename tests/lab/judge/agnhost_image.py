@@ -21,7 +21,6 @@ FORMAT: Final = 1
 _PACKAGES: Final = (
     "bash",
     "bind9-dnsutils",
-    "busybox-static",
     "coreutils",
     "curl",
     "dash",
@@ -29,9 +28,10 @@ _PACKAGES: Final = (
     "iproute2",
     "netcat-openbsd",
     "sed",
+    "wget",
 )
 _MERGED: Final = ("bin", "sbin", "lib", "lib64")
-_LINKS: Final = {"usr/bin/nc": "nc.openbsd", "usr/bin/wget": "busybox", "agnhost-2": programs.AGNHOST}
+_LINKS: Final = {"usr/bin/nc": "nc.openbsd", "agnhost-2": programs.AGNHOST}
 _DIRECTORIES: Final = ("dev", "etc", "proc", "sys", "tmp", "uploads")
 _ARCHIVE: Final = "image.tar"
 

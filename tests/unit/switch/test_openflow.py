@@ -42,15 +42,16 @@ def test_a_flow_of_version_1_3() -> None:
 
 
 def test_a_flow_to_the_connection() -> None:
-    """Frames to one MAC go to the connection, whole; both versions match port and MAC."""
+    """Frames to one MAC go to the connections of our number, whole, and to no other; both versions match port and MAC."""
     flow = Flow(3, openflow_messages.CONTROLLER, COOKIE, hard_s=10, eth_dst=bytes.fromhex("020000000001"))
     assert openflow_messages.add_flow(0x04, 7, flow)[48:] == bytes.fromhex(
         "0001 0016 80000004 00000003 80000606 020000000001 0000"  # match: in_port 3, eth_dst, padding
-        "0004 0018 00000000 0000 0010 fffffffd ffff 000000000000"  # output: CONTROLLER, all bytes
+        "0004 0018 00000000 ffff 0010 00002320 0014 ffff 5563 01 00"  # Nicira's controller: all bytes, our number, an action
     )
     assert openflow_messages.add_flow(0x01, 7, flow)[48:] == bytes.fromhex(
-        "00000002 0003 00000206 020000000001 0000 0008 fffd ffff"  # in_port 3, eth_dst; output: CONTROLLER, all bytes
+        "00000002 0003 00000206 020000000001 ffff 0010 00002320 0014 ffff 5563 01 00"  # in_port 3, eth_dst; the same action
     )
+    assert openflow_messages.claim_frames(0x04, 7) == bytes.fromhex("04 04 0018 00000007 00002320 00000014 000000000000 5563")
 
 
 def test_a_flow_of_version_1_0() -> None:

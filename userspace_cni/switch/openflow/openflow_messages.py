@@ -51,15 +51,22 @@ _EVERY_TABLE: Final = 0xFF
 _VERSION_BITMAP: Final = 1
 
 _NICIRA: Final = 0x0000_2320
+_VENDORS: Final = 0xFFFF
+"""The type of actions that a vendor has added."""
 _NXT_FLOW_MOD: Final = 13
 _NXM_OF_IN_PORT: Final = 0x0000_0002
 _NXM_OF_ETH_DST: Final = 0x0000_0206
 _NXM_NX_COOKIE_W: Final = 0x0001_0000 | 30 << 9 | 1 << 8 | 16
 _OXM_IN_PORT: Final = 0x8000_0004
 _OXM_ETH_DST: Final = 0x8000_0606
+_NXT_SET_CONTROLLER_ID: Final = 20
+_NXAST_CONTROLLER: Final = 20
 CONTROLLER: Final = 0xFFFF_FFFD
-"""As `Flow.output`: to the connections that have asked for frames."""
-_CONTROLLER_10: Final = 0xFFFD
+"""As `Flow.output`: to the connections that have claimed our frames (`claim_frames`)."""
+_OUR_ID: Final = 0x5563
+"""The number of these connections, which otherwise is 0. An ovn-controller 23.03 aborts at a frame that is not for it."""
+_ACTION: Final = 1
+"""Why a frame is sent to a connection: an action says so."""
 _WHOLE: Final = 0xFFFF
 """Bytes of a frame that a connection is sent."""
 
@@ -151,11 +158,16 @@ def add_flow(version: int, xid: int, flow: Flow) -> bytes:
 
 def encode_output(version: int, port: int | None) -> bytes:
     """The action that sends a frame out of the port, None for the one that it came from, or to CONTROLLER."""
-    longest = _WHOLE if port == CONTROLLER else 0
+    if port == CONTROLLER:
+        return struct.pack("!HHIHHHBx", _VENDORS, 16, _NICIRA, _NXAST_CONTROLLER, _WHOLE, _OUR_ID, _ACTION)
     if version == VERSION_10:
-        number = {None: _IN_PORT_10, CONTROLLER: _CONTROLLER_10}.get(port, port)
-        return struct.pack("!HHHH", 0, 8, number, longest)
-    return struct.pack("!HHIH6x", 0, 16, _IN_PORT if port is None else port, longest)
+        return struct.pack("!HHHH", 0, 8, _IN_PORT_10 if port is None else port, 0)
+    return struct.pack("!HHIH6x", 0, 16, _IN_PORT if port is None else port, 0)
+
+
+def claim_frames(version: int, xid: int) -> bytes:
+    """The message after which the connection gets the frames that flows of ours send to CONTROLLER, and no others."""
+    return encode_message(version, _EXPERIMENTER, xid, struct.pack("!II6xH", _NICIRA, _NXT_SET_CONTROLLER_ID, _OUR_ID))
 
 
 def delete_flows(version: int, xid: int, cookie: int, which: int = ONE_PORT) -> bytes:

@@ -39,6 +39,7 @@ class PortFrames(Flows):
                 openflow_messages.encode_message(self.version, _SET_CONFIG, next(self.xids), struct.pack("!HH", 0, _WHOLE)),
                 deadline,
             )
+            self.send(openflow_messages.claim_frames(self.version, next(self.xids)), deadline)
             self.add(Flow(port, CONTROLLER, cookie, hard_s=FLOW_S, eth_dst=mac), deadline)
         except BaseException:
             self.close()
