@@ -17,7 +17,8 @@ from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.ovn.free_subnets import AskedFree
 from userspace_cni.ovn.northbound import NorthboundClient, northbound_client
-from userspace_cni.ovn.setting_up import AskedNode, WriteMode, init_node
+from userspace_cni.ovn.plan_writing import WriteMode
+from userspace_cni.ovn.setting_up import AskedNode, init_node
 from userspace_cni.ovn.topology_values import subnets_of
 
 CLUSTER = ("init-cluster", "--cluster-subnet", "10.244.0.0/16,fd00:10:244::/56")

@@ -109,6 +109,9 @@ class Rows(Protocol):
     def called(self, key: RowKey, columns: Iterable[str]) -> Sequence[FoundRow]:
         """The rows that have the key's UUID, or its name where the table has names."""
 
+    def alike(self, desired: DesiredRow, columns: Iterable[str]) -> Sequence[FoundRow]:
+        """The rows beside which the desired one would say the same again, where its table has no names."""
+
     def of_scope(self, scope: str) -> Iterable[FoundRow]:
         """The rows with this mark, without columns."""
 
@@ -160,12 +163,15 @@ class Changes:
         return bool(self.rows or self.refused)
 
 
-def compare(desired: Sequence[DesiredRow], rows: Rows, scope: str, *, adopt: bool = False) -> Changes:
-    """What has to be written so that the database has the desired rows, and no others with the mark `scope` or one of theirs.
+def compare(
+    desired: Sequence[DesiredRow], rows: Rows, scope: str, further: Sequence[str] = (), *, adopt: bool = False
+) -> Changes:
+    """What has to be written so that the database has the desired rows, and no others with the marks `scope` and `further` or one
+    of theirs.
 
     `adopt`: a row of a desired name that is not marked becomes ours; else it is refused, as are two rows of one name.
     """
-    comparison = _Comparison(desired, rows, scope, adopt)
+    comparison = _Comparison(desired, rows, (scope, *further), adopt)
     for each in desired:
         comparison.add(each)
     comparison.remove_others()
@@ -173,21 +179,22 @@ def compare(desired: Sequence[DesiredRow], rows: Rows, scope: str, *, adopt: boo
 
 
 class _Comparison:
-    def __init__(self, desired: Sequence[DesiredRow], rows: Rows, scope: str, adopt: bool) -> None:
+    def __init__(self, desired: Sequence[DesiredRow], rows: Rows, scopes: Sequence[str], adopt: bool) -> None:
         self.changes: list[RowChange] = []
         self.refused: list[UserspaceError] = []
         self.ids: dict[RowKey, uuid.UUID] = {}
         self._rows = rows
-        self._scope = scope
+        self._scope = scopes[0]
         self._adopt = adopt
         self._found: dict[RowKey, FoundRow] = {}
-        self._scopes = dict.fromkeys([scope, *map(self._scope_of, desired)])
+        self._scopes = dict.fromkeys([*scopes, *map(self._scope_of, desired)])
         for each in desired:
             self._look_for(each)
 
     def _look_for(self, desired: DesiredRow) -> None:
         key = desired.key
-        found = self._rows.called(key, self._written(desired))
+        written = self._written(desired)
+        found = self._rows.called(key, written) or self._rows.alike(desired, written)
         if len(found) > 1:
             ids = " and ".join(sorted(str(each.row_id) for each in found))
             self.refused.append(NameTaken(f"there are two rows {key}: {ids}", "delete the one that is not in use"))

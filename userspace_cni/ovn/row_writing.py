@@ -56,6 +56,12 @@ HOLDERS: Final[Mapping[str, tuple[str, str]]] = {
 """What has the rows of a table, and the column for them. A load balancer is only listed: it stays without a group."""
 _NAMES: Final[Mapping[str, str]] = {CONNECTION: "target"}
 """By which column rows are known, of tables whose rows have no names."""
+_SAYS: Final[Mapping[str, Callable[[Mapping[str, Any]], tuple[object, ...]]]] = {
+    STATIC_ROUTE: lambda row: (row["ip_prefix"], row.get("policy") == ["src-ip"], row.get("route_table", "")),
+    NAT: lambda row: (row["type"], row["logical_ip"]),
+    ROUTER_POLICY: lambda row: (row["priority"], row["match"]),
+}
+"""What a router has once, of tables without names: a second row would be of no use, or of harm."""
 _RACED: Final = ("duplicate", "constraint violation")
 """The server's words when another writer was first: with the row's UUID, or with its name where names are unique."""
 
@@ -81,6 +87,16 @@ class SessionRows:
         if key.table in self._replica.tables and (row := self._replica.tables[key.table].rows.get(key.row_id)) is not None:
             found[row.uuid] = row
         return [self._found(row, key, columns) for row in found.values()]
+
+    def alike(self, desired: DesiredRow, columns: Iterable[str]) -> Sequence[FoundRow]:
+        key, within = desired.key, desired.within
+        if key.table not in _SAYS or within is None:
+            return ()
+        says, rows = _SAYS[key.table], self._replica.tables[key.table].rows
+        names = [name for name in self._replica.tables[key.table].columns if self.has(key.table, name)]
+        said = says(desired.columns)
+        beside = [rows[each] for holder in self.called(within.key, ()) for each in read_references(holder.row, within.column)]
+        return [self._found(row, key, columns) for row in beside if says(columns_of(row, *names)) == said]
 
     def of_scope(self, scope: str) -> Iterable[FoundRow]:
         for row in self._view.of_scope(scope) if self._view else self._marked(scope):
@@ -145,7 +161,7 @@ class SessionRows:
 
 @dataclass(frozen=True)
 class RowPlan:
-    """Rows with the mark `scope`. `desired`: them, or what makes them of what is there now. `adopt`: as of `compare`.
+    """Rows with the mark `scope`. `desired`: them, or what makes them of what is there now. `adopt`, `further`: as of `compare`.
 
     `alone`: a row whose column `ports` has to stay as it is until they are written, because `desired` judges by it.
     """
@@ -154,11 +170,12 @@ class RowPlan:
     scope: str
     adopt: bool = False
     alone: RowKey | None = None
+    further: tuple[str, ...] = ()
 
     def compare(self, session: NorthboundSession) -> Changes:
         """What is to be written. Only within the session's lock. Raises the errors of `desired`."""
         desired = self.desired(session) if callable(self.desired) else self.desired
-        return compare(desired, SessionRows(session), self.scope, adopt=self.adopt)
+        return compare(desired, SessionRows(session), self.scope, self.further, adopt=self.adopt)
 
 
 class WriteRows(Command[NorthboundSession]):
@@ -215,9 +232,10 @@ def write(draft: Draft, changes: Changes, unique: frozenset[str]) -> None:
     for change in changes.rows:
         if change.kind == "update" and change.found is not None:
             _update(draft, change, change.found.row)
-        if change.kind == "delete" and change.found is not None and change.key.table in ROOTS:
-            draft.delete(change.found.row)
-        elif change.left_by is not None and change.left_by[0].row_id not in gone:
+        is_left = change.left_by is not None and change.left_by[0].row_id in gone
+        if change.kind == "delete" and change.found is not None and (is_left or change.key.table in ROOTS):
+            draft.delete(change.found.row)  # also one that would go with its holder: it may refer to another that is deleted
+        elif change.left_by is not None and not is_left:
             draft.mutate_by_id(
                 table_of(change.left_by[0].row), change.left_by[0].row_id, change.left_by[1], "delete", [change.row_id]
             )

@@ -15,18 +15,10 @@ from userspace_cni.ovn.free_subnets import AskedFree, choose_subnets
 from userspace_cni.ovn.known_cluster import FoundCluster, find_cluster
 from userspace_cni.ovn.northbound import NorthboundClient, NorthboundSession
 from userspace_cni.ovn.northbound_tables import ROUTER
-from userspace_cni.ovn.row_writing import RowPlan, preview, write_rows
+from userspace_cni.ovn.plan_writing import WriteMode, write_plan
+from userspace_cni.ovn.row_writing import RowPlan
 from userspace_cni.ovn.topology import CLUSTER_SCOPE, LogicalCluster, LogicalNode, Subnet, cluster_rows, node_rows, node_scope
 from userspace_cni.ovn.topology_values import node_name_of, require_apart, require_room, require_within
-
-
-@dataclass(frozen=True)
-class WriteMode:
-    """How it is done. `dry_run`: nothing is written. `adopt`: rows of a desired name that are not ours become ours."""
-
-    deadline: Deadline
-    dry_run: bool = False
-    adopt: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,7 +41,7 @@ def init_cluster(client: NorthboundClient, cluster: LogicalCluster, mode: WriteM
     def plan(session: NorthboundSession) -> Sequence[DesiredRow]:
         return plan_cluster(cluster, find_cluster(session, cluster.router), adopt=mode.adopt)
 
-    return _write(client, RowPlan(plan, CLUSTER_SCOPE, mode.adopt, RowKey(ROUTER, cluster.router)), mode)
+    return write_plan(client, RowPlan(plan, CLUSTER_SCOPE, mode.adopt, RowKey(ROUTER, cluster.router)), mode)
 
 
 def init_both(
@@ -68,7 +60,7 @@ def init_both(
         judged[:] = [node] = [judge_node(asked, known)]
         return [*rows, *(replace(each, scope=node.scope) for each in node_rows(node))]
 
-    changes = _write(client, RowPlan(plan, CLUSTER_SCOPE, mode.adopt, RowKey(ROUTER, cluster.router)), mode)
+    changes = write_plan(client, RowPlan(plan, CLUSTER_SCOPE, mode.adopt, RowKey(ROUTER, cluster.router)), mode)
     return judged[0], changes
 
 
@@ -86,7 +78,7 @@ def init_node(client: NorthboundClient, asked: AskedNode, mode: WriteMode) -> tu
 
     router = asked.router or _read_router(client, mode.deadline)
     scope = node_scope(node_name_of(asked.name))
-    changes = _write(client, RowPlan(plan, scope, mode.adopt, RowKey(ROUTER, router)), mode)
+    changes = write_plan(client, RowPlan(plan, scope, mode.adopt, RowKey(ROUTER, router)), mode)
     return judged[0], changes
 
 
@@ -149,12 +141,3 @@ def _read_router(client: NorthboundClient, deadline: Deadline) -> str:
     if isinstance(found, UserspaceError):
         raise found
     return found.router
-
-
-def _write(client: NorthboundClient, plan: RowPlan, mode: WriteMode) -> Changes:
-    if not mode.dry_run:
-        return write_rows(client, plan, mode.deadline)
-    changes = preview(client, plan, mode.deadline)
-    if changes.refused:
-        raise changes.refused[0]
-    return changes

@@ -87,7 +87,7 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
         self.add_op({"op": "update", "table": table_of(row), "where": by_uuid(row), "row": as_row(columns)})
 
     def delete(self, row: Any) -> None:
-        """Delete the row, which must be of a root table and referred to by none."""
+        """Delete the row, to which no other may refer that stays."""
         self.add_op({"op": "delete", "table": table_of(row), "where": by_uuid(row)})
 
     def increment(self, row: Any, column: str) -> None:

@@ -51,6 +51,9 @@ class Database:
             if other == key or row_id == key.row_id
         ]
 
+    def alike(self, desired: DesiredRow, columns: Iterable[str]) -> Sequence[FoundRow]:
+        return ()
+
     def of_scope(self, scope: str) -> Iterable[FoundRow]:
         found = (FoundRow(key, row_id, row.get("external_ids", {}), {}) for row_id, (key, row) in self.rows.items())
         return [each for each in found if each.scope == scope]

@@ -18,7 +18,7 @@ from userspace_cni.cli.site import Site
 from userspace_cni.ovn.databases import OvnDatabases
 from userspace_cni.ovn.desired_rows import Changes
 from userspace_cni.ovn.management_table import BY, management_link, management_table
-from userspace_cni.ovn.setting_up import WriteMode
+from userspace_cni.ovn.plan_writing import WriteMode
 from userspace_cni.ovn.topology import LogicalNode, Subnet
 
 RowWriter = Callable[[WriteMode], tuple[LogicalNode, Changes]]
