@@ -21,6 +21,7 @@ from userspace_cni.base.settings import load
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.main import run_program, userspace_cni
+from userspace_cni.cli.ovn.gateway_writing import AskedOptions, set_gateway
 from userspace_cni.cli.ovn.node_setup import RowWriter, SetUp, set_up
 from userspace_cni.cli.ovn.opened_databases import open_databases, show_changes
 from userspace_cni.cli.ovn.ovn_cni_plugin import OvnCniPlugin
@@ -28,7 +29,8 @@ from userspace_cni.cli.site import CommandRefused, NodeCommand, Site
 from userspace_cni.ovn.chassis_ids import find_missing_datapath
 from userspace_cni.ovn.databases import OvnDatabases
 from userspace_cni.ovn.desired_rows import Changes
-from userspace_cni.ovn.setting_up import AskedNode, WriteMode, init_both, init_node
+from userspace_cni.ovn.plan_writing import WriteMode
+from userspace_cni.ovn.setting_up import AskedNode, init_both, init_node
 from userspace_cni.ovn.topology import LogicalCluster, LogicalNode
 from userspace_cni.ovn.topology_values import subnets_of
 
@@ -99,19 +101,36 @@ def minion_init(
 
 
 @overlay.command("gateway-init", cls=NodeCommand)
-@click.option("--cluster-ip-subnet", required=True)
-@click.option("--physical-interface", default="")
-@click.option("--bridge-interface", default="")
-@click.option("--physical-ip", required=True)
-@click.option("--default-gw", default="")
-@click.option("--node-name", required=True)
-@click.option("--rampout-ip-subnets", default="")
+@click.option("--cluster-ip-subnet", required=True, help="Without effect: the cluster's router says it.")
+@click.option("--physical-interface", default="", help="The NIC that leads outside. It has to be on a bridge already.")
+@click.option("--bridge-interface", default="", help="Or the bridge, whose MAC and address the gateway shares.")
+@click.option("--physical-ip", required=True, metavar="IP/LEN", help="The gateway's address outside.")
+@click.option("--default-gw", default="", help="The router outside.  [default: that of the bridge's default route]")
+@click.option("--node-name", required=True, help="This node's name.")
+@click.option("--rampout-ip-subnets", default="", help="Subnets of pods that leave by this gateway.")
+@click.option("--adopt", is_flag=True, help="Rows of these names that are not ours become ours, as those of the tools of then.")
 @_tls
-def gateway_init(physical_interface: str, bridge_interface: str, **_: str) -> None:
-    """Make this node's gateway router. It is not there yet."""
+@click.pass_context
+def gateway_init(ctx: click.Context, /, physical_interface: str, bridge_interface: str, **given: Any) -> None:
+    """Make this node's gateway router."""
     if bool(physical_interface) == bool(bridge_interface):
         raise CommandRefused("give either --physical-interface or --bridge-interface", USAGE)
-    raise CommandRefused("gateway routers are not built yet: nothing was changed; a [[gateway]] of the settings has NAT", FOUND)
+    _without_effect(ctx, {"cluster_ip_subnet": given["cluster_ip_subnet"]})
+    _succeeded_by("userspace-cni ovn init-gateway")
+    _open(ctx, {key: given[key] for key in _KEYS})
+    site, databases = open_databases(ctx)
+    asked = AskedOptions(
+        given["physical_ip"],
+        given["default_gw"],
+        given["node_name"],
+        bridge=bridge_interface,
+        interface=physical_interface,
+        source_subnets=given["rampout_ip_subnets"],
+        shared=bool(bridge_interface),
+        adopt=given["adopt"],
+    )
+    written = set_gateway(site, databases, asked)
+    show_changes(written.changes, written.ids, dry_run=False)
 
 
 @click.group("ovn-k8s-util")

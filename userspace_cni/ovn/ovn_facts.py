@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from userspace_cni.ovn.desired_rows import SCOPE, Changes, DesiredRow, compare
+from userspace_cni.ovn.gateways.gateway_notes import AskedGateway
+from userspace_cni.ovn.gateways.gateway_setup import plan_known
+from userspace_cni.ovn.gateways.known_gateways import FoundGateways, find_gateways
 from userspace_cni.ovn.known_cluster import FoundCluster, find_cluster
 from userspace_cni.ovn.northbound import NorthboundSession
 from userspace_cni.ovn.northbound_tables import CONNECTION, LOAD_BALANCER, ROUTER, SWITCH, SWITCH_PORT
@@ -47,7 +50,7 @@ class ChassisFact:
 class NorthFacts:
     """What the northbound database says. `configurations`: nb_cfg, sb_cfg and hv_cfg. `twice`: names that rows share, by table.
 
-    `differences`: by mark, how the rows of the cluster and of each node differ from what was asked for.
+    `differences`: by mark, how the rows of the cluster, of each node and of its gateways differ from what was asked for.
     """
 
     configurations: Mapping[str, int]
@@ -55,6 +58,7 @@ class NorthFacts:
     ports: tuple[PortFact, ...] = ()
     twice: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     differences: Mapping[str, Changes] = field(default_factory=dict)
+    gateways: tuple[AskedGateway, ...] = ()
 
 
 def look_north(session: NorthboundSession) -> NorthFacts:
@@ -73,7 +77,10 @@ def look_north(session: NorthboundSession) -> NorthFacts:
     }
     configurations = {name: value_of(root, name) for name in ("nb_cfg", "sb_cfg", "hv_cfg")}
     ordered = tuple(sorted(ports, key=lambda each: each.name))
-    return NorthFacts(configurations, cluster, ordered, twice, _differences(session, cluster, {each.name for each in ports}))
+    gateways = find_gateways(session, cluster)
+    differences = _differences(session, cluster, gateways, {each.name for each in ports})
+    asked = tuple(each.asked for each in gateways.gateways.values())
+    return NorthFacts(configurations, cluster, ordered, twice, differences, asked)
 
 
 def look_south(session: SouthboundSession) -> tuple[ChassisFact, ...]:
@@ -101,15 +108,19 @@ def _names(session: NorthboundSession, table: str) -> list[str]:
     return [name for row in session.rows(table) if (name := value_of(row, "name"))]
 
 
-def _differences(session: NorthboundSession, cluster: FoundCluster, ports: set[str]) -> dict[str, Changes]:
+def _differences(
+    session: NorthboundSession, cluster: FoundCluster, gateways: FoundGateways, ports: set[str]
+) -> dict[str, Changes]:
     rows, found = SessionRows(session), {}
-    for scope, desired in _desired(session, cluster, ports).items():
+    for scope, desired in _desired(session, cluster, gateways, ports).items():
         if changes := compare(desired, rows, scope):
             found[scope] = changes
     return found
 
 
-def _desired(session: NorthboundSession, cluster: FoundCluster, ports: set[str]) -> dict[str, tuple[DesiredRow, ...]]:
+def _desired(
+    session: NorthboundSession, cluster: FoundCluster, gateways: FoundGateways, ports: set[str]
+) -> dict[str, tuple[DesiredRow, ...]]:
     """The rows that cluster and nodes are to have, by what the rows that are there say was asked for."""
     joins = cluster.joins.get(f"rtoj-{cluster.router}", ())
     if not (cluster.router and cluster.subnets and joins):
@@ -123,4 +134,4 @@ def _desired(session: NorthboundSession, cluster: FoundCluster, ports: set[str])
         if node.subnets:
             logical = LogicalNode(node.name, node.given_name, node.subnets, cluster.router, management, cluster.balancers)
             desired[logical.scope] = node_rows(logical)
-    return desired
+    return desired | plan_known(cluster, gateways)

@@ -6,10 +6,14 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from userspace_cni.base.findings import Finding
-from userspace_cni.ovn.chassis_ids import Address, list_absent_ends, list_missing_ids
+from userspace_cni.ovn.chassis_ids import SYSTEM_ID, Address, list_absent_ends, list_missing_ids
+from userspace_cni.ovn.gateways.bridge_mappings import MAPPINGS, read_mappings
+from userspace_cni.ovn.gateways.gateway_notes import AskedGateway
 from userspace_cni.ovn.ovn_facts import ChassisFact, NorthFacts
 
 _SHOWN = 5
+_COMMANDS = {"cluster": "init-cluster", "gateway": "init-gateway"}
+"""What writes the rows with a mark that begins so."""
 
 
 def find_network_faults(facts: NorthFacts, chassis: Sequence[ChassisFact]) -> Iterator[Finding]:
@@ -27,6 +31,14 @@ def find_network_faults(facts: NorthFacts, chassis: Sequence[ChassisFact]) -> It
         message = f"ovn-northd has done {done} of {asked} configurations that were waited for"
         yield Finding("ovn-northd-behind", "warning", "ovn-northd", message, "does it run, and reach both databases?")
     yield from _chassis(facts, chassis)
+    known = {each.name for each in chassis}
+    for gateway in facts.gateways:
+        if not known & set(gateway.chassis):
+            message = f"the southbound database has no chassis {' or '.join(gateway.chassis)}"
+            why = "pods that leave by it reach nothing outside"
+            yield Finding(
+                "ovn-gateway-down", "error", f"gateway {gateway.name}", message, "does ovn-controller run there?", why=why
+            )
     down = [each.name for each in facts.ports if each.up is False]
     if down:
         listed = ", ".join(down[:_SHOWN]) + (f" and {len(down) - _SHOWN} more" if down[_SHOWN:] else "")
@@ -69,9 +81,19 @@ def find_node_faults(
         )
 
 
+def find_gateway_faults(ids: Mapping[str, str], gateways: Sequence[AskedGateway]) -> Iterator[Finding]:
+    """What the switch's external_ids show: this node as the chassis of gateways."""
+    for gateway in gateways:
+        if ids.get(SYSTEM_ID) in gateway.chassis and not gateway.shared and gateway.network not in read_mappings(ids):
+            message = f"external_ids:{MAPPINGS} has no bridge for the network {gateway.network}"
+            remedy = "userspace-cni ovn init-gateway with the same options writes it again"
+            yield Finding("ovn-mapping-missing", "error", f"gateway {gateway.name}", message, remedy)
+
+
 def _rows(facts: NorthFacts) -> Iterator[Finding]:
     for scope, changes in facts.differences.items():
-        remedy = "userspace-cni ovn init-cluster" if scope == "cluster" else "userspace-cni ovn init-node"
+        command = next((command for word, command in _COMMANDS.items() if scope.startswith(word)), "init-node")
+        remedy = f"userspace-cni ovn {command}"
         for change in changes.rows:
             said = {"insert": "is missing", "delete": "is not asked for"}.get(
                 change.kind, f"differs in {', '.join(change.columns)}"

@@ -37,10 +37,13 @@ def test_options_of_a_daemon(
 
 
 @pytest.mark.parametrize("nic", ["--physical-interface=eth0", "--bridge-interface=breth0"])
-def test_a_gateway_is_not_built(nic: str) -> None:
-    """The line that scripts have is taken, and changes nothing; both kinds of NIC at once are a mistake."""
-    done = CliRunner().invoke(overlay, [*GATEWAY, nic])
-    assert (done.exit_code, "not built yet" in done.output) == (1, True)
+def test_options_of_a_gateway(nic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line that scripts have is taken, and its successor named; both kinds of NIC at once are a mistake."""
+    monkeypatch.setenv("USERSPACE_CNI_OVN_NB", "unix:/nowhere/nb.sock")
+    monkeypatch.setenv("USERSPACE_CNI_OVSDB", "unix:/nowhere/db.sock")
+    done = CliRunner().invoke(overlay, [*GATEWAY, nic, "--rampout-ip-subnets=192.168.3.0/24"])
+    assert (done.exit_code, "userspace-cni ovn init-gateway" in done.output) == (3, True)
+    assert "without effect: --cluster-ip-subnet" in done.output
     assert CliRunner().invoke(overlay, [*GATEWAY, "--physical-interface=eth0", "--bridge-interface=breth0"]).exit_code == 2
 
 

@@ -20,7 +20,8 @@ from userspace_cni.ovn.desired_rows import Changes
 from userspace_cni.ovn.free_subnets import AskedFree, read_lengths
 from userspace_cni.ovn.management_table import read_former_subnets
 from userspace_cni.ovn.node_subnets import read_pod_subnets
-from userspace_cni.ovn.setting_up import AskedNode, WriteMode, init_cluster, init_node
+from userspace_cni.ovn.plan_writing import WriteMode
+from userspace_cni.ovn.setting_up import AskedNode, init_cluster, init_node
 from userspace_cni.ovn.topology import DEFAULT_ROUTER, LogicalCluster, LogicalNode
 from userspace_cni.ovn.topology_values import (
     ENCAP_TYPES,
@@ -37,7 +38,7 @@ SYSTEM_ID_FILE: Final = "/etc/openvswitch/system-id.conf"
 """Where OVS's own start script keeps the name of a switch."""
 
 
-def _ways(command: F) -> F:
+def ways(command: F) -> F:
     """The options of how a command is done."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="As a JSON object."),
@@ -57,7 +58,7 @@ def _ways(command: F) -> F:
 )
 @click.option("--router", default=DEFAULT_ROUTER, show_default=True, help="The name of the cluster's router.")
 @click.option("--set-connection", multiple=True, metavar="TARGET", help="Have the northbound database listen, as ptcp:6641.")
-@_ways
+@ways
 @click.pass_context
 def cluster_command(
     ctx: click.Context, /, cluster_subnet: str, join_subnet: str, router: str, set_connection: tuple[str, ...], **way: bool
@@ -99,7 +100,7 @@ def cluster_command(
 @click.option("--encap-csum/--no-encap-csum", default=None, help="Whether tunnels have checksums.  [default: OVN's]")
 @click.option("--no-chassis", is_flag=True, help="Write the database only, as for another machine.")
 @click.option("--no-management-port", is_flag=True, help="The node has no logical port of its own.")
-@_ways
+@ways
 @click.pass_context
 def node_command(ctx: click.Context, /, **given: Any) -> None:
     """Make a node's switch and its port on the cluster's router, and this machine the node's chassis.

@@ -26,6 +26,20 @@ def _init_node() -> click.Command:
     return node_command
 
 
+@defer(ovn_command, "init-gateway", "Make a gateway to the network outside.")
+def _init_gateway() -> click.Command:
+    from userspace_cni.cli.ovn.gateway_commands import gateway_command
+
+    return gateway_command
+
+
+@defer(ovn_command, "remove-gateway", "Remove a gateway.")
+def _remove_gateway() -> click.Command:
+    from userspace_cni.cli.ovn.gateway_commands import remove_command
+
+    return remove_command
+
+
 @defer(ovn_command, "status", "Show databases, nodes, chassis and ports.")
 def _status() -> click.Command:
     from userspace_cni.cli.ovn.ovn_status import status_command

@@ -16,7 +16,7 @@ from userspace_cni.cli.view import Column
 from userspace_cni.diagnosis import rendering
 from userspace_cni.ovn.databases import OvnDatabases
 from userspace_cni.ovn.ovn_facts import ChassisFact, NorthFacts, look_north, look_south
-from userspace_cni.ovn.ovn_findings import find_network_faults, find_node_faults
+from userspace_cni.ovn.ovn_findings import find_gateway_faults, find_network_faults, find_node_faults
 
 _KEYS: Final = {each: each for each in ("name", "severity", "subject", "message", "remedy", "why")}
 _NODES: Final = (Column("NODE", whole=True), Column("SUBNETS"), Column("PORTS"), Column("UP"))
@@ -70,6 +70,7 @@ def check_command(ctx: click.Context, as_json: bool) -> None:
     findings = [*find_network_faults(north, chassis)]
     try:
         findings += find_node_faults(databases.ids, chassis, read_addresses(site))
+        findings += find_gateway_faults(databases.ids, north.gateways)
     except Unavailable as error:
         view.note(f"this node's switch cannot be asked, and is left out: {error}")
     if as_json:
