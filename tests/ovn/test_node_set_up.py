@@ -140,6 +140,27 @@ def test_nothing_is_written_where_the_settings_file_cannot_be(
     assert ports(settings) == ["k8s-n1"]
 
 
+def test_a_settings_file_that_nothing_can_replace(
+    run: Run, env: dict[str, str], settings: Path, switch_database: SwitchDatabase, database: NorthboundDatabase
+) -> None:
+    """It is a mount of its own, as a container may have it: that is known before rows and external_ids are written. Where it has
+    all that is to be in it, the command goes on."""
+    run(*CLUSTER)
+
+    def run_mounted() -> subprocess.CompletedProcess[str]:
+        script = 'mount --bind "$0" "$0" && exec "$@"'
+        argv = ["unshare", "--mount", "sh", "-c", script, str(settings), sys.executable, "-m", "userspace_cni", *NODE, *ENDS]
+        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300, check=False)
+
+    refused = run_mounted()
+    assert (refused.returncode, f"replacing {settings}" in refused.stderr) == (1, True), refused
+    assert "(n1)" not in database.nbctl("ls-list")
+    assert switch_database.ids == {}
+    assert [each.name for each in settings.parent.iterdir() if each.name.endswith(".new")] == []
+    run(*NODE, *ENDS)
+    assert run_mounted().returncode == 0
+
+
 def test_a_type_of_tunnels_alone(run: Run, switch_database: SwitchDatabase) -> None:
     """It is written also without an address; and a run that does not name it leaves it."""
     run(*CLUSTER)

@@ -45,7 +45,11 @@ def add_former(settings: Settings, text: str, northbound: str = "", *, is_there:
     said, found = _read(text), dict[str, str]()
     for key, setting in _KEYS.items():
         value = said(key)
-        if value and not getattr(settings, setting) and is_there(value):
+        try:
+            counts = value and not getattr(settings, setting) and is_there(value)
+        except (OSError, ValueError) as error:  # as of a name that no file can have
+            raise InvalidConfig(f"{FORMER_FILE}: {key} is {quote(value)}", f"looking for that file: {error}") from None
+        if counts:
             found[setting] = f"unix:{value}" if setting == "ovn_nb" else value
     if northbound:
         found.pop("ovn_nb", None)

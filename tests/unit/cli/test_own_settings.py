@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from userspace_cni.base.settings import Settings
-from userspace_cni.cli.network.own_settings import append_table, plan_block
+from userspace_cni.cli.network.own_settings import FileLock, append_table, plan_block
 from userspace_cni.cli.site import CommandRefused, Site
 
 GATEWAY = '[[gateway]]\nport = "gw0"\nbridge = "br0"\naddresses = ["10.0.0.1/24"]\n'
@@ -61,3 +61,43 @@ def test_a_settings_file_that_is_a_link_stays_one(tmp_path: Path) -> None:
             append_table(site, "gateway", GATEWAY)
         assert link.readlink() == Path(target)
     assert sorted(tmp_path.iterdir()) == [link, file.parent]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_lines_end_as_they_did(tmp_path: Path, end: str) -> None:
+    """An editor of another system has written the file: what a command adds ends so, too, and is found again."""
+    file = tmp_path / "config.toml"
+    site = Site(Settings(state_dir=str(tmp_path / "state")), environ={"USERSPACE_CNI_CONFIG": str(file)})
+    file.write_bytes(f'log_level = "info"{end}'.encode())
+    assert plan_block(site, "gateway", "us", GATEWAY).write()
+    whole = file.read_bytes()
+    assert whole.count(end.encode()) == whole.count(b"\n")
+    assert not plan_block(site, "gateway", "us", GATEWAY).write()
+    take_back = append_table(site, "gateway", AFTER.lstrip())
+    assert file.read_bytes().count(end.encode()) == file.read_bytes().count(b"\n")
+    take_back()
+    assert file.read_bytes() == whole
+    assert plan_block(site, "gateway", "us", "").write()
+    assert file.read_bytes().decode().split() == ["log_level", "=", '"info"']
+
+
+def test_a_change_that_could_not_be_written_is_known_before(tmp_path: Path) -> None:
+    """Nothing may replace the file: proving it says so, and leaves nothing. Without a change there is nothing to prove."""
+    file = tmp_path / "config.toml"
+    site = Site(Settings(state_dir=str(tmp_path / "state")), environ={"USERSPACE_CNI_CONFIG": str(file)})
+    change = plan_block(site, "gateway", "us", GATEWAY)
+    change.prove()
+    assert list(tmp_path.iterdir()) == []
+    change.write()
+    file.with_name(".config.toml.new").mkdir()
+    with pytest.raises(CommandRefused, match="Is a directory"):
+        plan_block(site, "gateway", "us", AFTER).prove()
+    plan_block(site, "gateway", "us", GATEWAY).prove()
+
+
+def test_a_file_that_cannot_be_held(tmp_path: Path) -> None:
+    """Its directory cannot be made: a command that writes is refused, and the block of one that need not goes on."""
+    (tmp_path / "file").write_text("")
+    site = Site(Settings(), environ={"USERSPACE_CNI_CONFIG": str(tmp_path / "file/config.toml")})
+    with FileLock(site) as lock, pytest.raises(CommandRefused, match="locking"):
+        lock.require()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from userspace_cni.base.errors import InvalidConfig
@@ -45,3 +47,11 @@ def test_a_file_without_sense() -> None:
     with pytest.raises(InvalidConfig, match=r"/etc/openvswitch/ovn_k8s\.conf cannot be read"):
         add(Settings(), "mtu=1400\n")
     assert add(Settings(), "[kubernetes]\ntoken=x\n") == Settings()
+
+
+def test_a_socket_whose_name_no_file_can_have() -> None:
+    """The key is named, with what the system says."""
+    text = f"[default]\nunix_socket=/run/{'x' * 300}\n"
+    with pytest.raises(InvalidConfig, match="unix_socket is") as refused:
+        add_former(Settings(), text, is_there=lambda path: Path(path).exists())
+    assert "too long" in refused.value.details

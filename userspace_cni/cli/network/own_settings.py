@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.settings import TABLES_OF_FILE, files
@@ -49,24 +49,57 @@ class FileChange:
         view.note(f"written to {self.path}")
         return True
 
+    def prove(self) -> None:
+        """Replace the file by itself, if it is to be written later: a mount, a flag or a right may forbid that, and what is
+        written before it would be there without it. Raises CommandRefused."""
+        if self.text == self.former:
+            return
+        if self.path.exists():
+            write(self.path, self.former)
+        else:
+            _write_beside(self.path, "").unlink()
+
+
+class FileLock:
+    """Keeps other commands from the node's own settings file meanwhile: each replaces what it has read.
+
+    The lock is that of the directory, which goes with the process, and leaves nothing. Where it cannot be taken, the block goes
+    on, and may write nothing: `require` says so. Entering it raises CommandRefused where another command holds the file too long.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._directory = own_file(site).parent
+        self._why = ""
+
+    def __enter__(self) -> Self:
+        self._fd = -1
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            _lock(self._fd, self._directory)
+        except OSError as error:
+            self._why = f"locking {self._directory}, where the settings are: {error.strerror}"
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def require(self) -> None:
+        """Raise CommandRefused if the file is not held."""
+        if self._why:
+            raise CommandRefused(self._why, FOUND)
+
 
 @contextmanager
 def hold_file(site: Site) -> Iterator[None]:
-    """Keep other commands from the node's own settings file meanwhile: each replaces what it has read. Raises CommandRefused.
-
-    The lock is that of the directory, which goes with the process, and leaves nothing.
-    """
-    directory = own_file(site).parent
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise CommandRefused(f"opening {directory}: {error.strerror}", FOUND) from error
-    try:
-        _lock(fd, directory)
+    """Have the lock, for a command that writes in any case. Raises CommandRefused."""
+    with FileLock(site) as lock:
+        lock.require()
         yield
-    finally:
-        os.close(fd)
 
 
 def append_table(site: Site, key: str, table: str) -> Callable[[], object]:
@@ -77,7 +110,9 @@ def append_table(site: Site, key: str, table: str) -> Callable[[], object]:
     path = own_file(site)
     with hold_file(site):
         former = read(path)
-        change = judge(site, key, FileChange(path, former, f"{former.rstrip()}\n\n{table}" if former.strip() else table))
+        end = _end_of_line(former)
+        table = table.replace("\n", end)
+        change = judge(site, key, FileChange(path, former, f"{former.rstrip()}{2 * end}{table}" if former.strip() else table))
         change.write()
 
     def take_back() -> None:
@@ -95,7 +130,9 @@ def plan_block(site: Site, key: str, by: str, table: str) -> FileChange:
     """
     path = own_file(site)
     former = read(path)
-    first, last = f"# written by {by}: begin\n", f"# written by {by}: end\n"
+    end = _end_of_line(former)
+    table = table.replace("\n", end)
+    first, last = f"# written by {by}: begin{end}", f"# written by {by}: end{end}"
     head, found, rest = former.partition(first)
     _, ended, tail = rest.partition(last)
     if found and not ended:  # what follows may be an administrator's
@@ -103,7 +140,7 @@ def plan_block(site: Site, key: str, by: str, table: str) -> FileChange:
         raise CommandRefused(f"{lacking}: write that below the table of this command", FOUND)
     if not table:
         return judge(site, key, FileChange(path, former, f"{head}{tail}"))
-    head = head if found or not head.strip() else f"{head.rstrip()}\n\n"
+    head = head if found or not head.strip() else f"{head.rstrip()}{2 * end}"
     return judge(site, key, FileChange(path, former, f"{head}{first}{table}{last}{tail}"))
 
 
@@ -118,9 +155,9 @@ def own_file(site: Site) -> Path:
 
 
 def read(path: Path) -> str:
-    """Its text; "" of none. Raises CommandRefused."""
+    """Its text, with the ends of its lines as they are; "" of none. Raises CommandRefused."""
     try:
-        return path.read_text() if path.exists() else ""
+        return path.read_bytes().decode() if path.exists() else ""
     except (OSError, ValueError) as error:
         raise CommandRefused(f"reading {path}: {error}", FOUND) from error
 
@@ -158,15 +195,32 @@ def write(path: Path, text: str) -> None:
 
     Raises CommandRefused.
     """
+    new = _write_beside(path, text)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(f".{path.name}.new")
-        new.write_text(text)
         if path.exists():
             new.chmod(path.stat().st_mode & 0o777)
         new.replace(path)
     except OSError as error:
-        raise CommandRefused(f"writing {path}: {error.strerror}", FOUND) from error
+        new.unlink()
+        raise CommandRefused(
+            f"replacing {path}: {error.strerror}: is it a mount of its own, or immutable (lsattr)?", FOUND
+        ) from error
+
+
+def _write_beside(path: Path, text: str) -> Path:
+    """A file of this text that can take the other's place. Raises CommandRefused."""
+    new = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new.write_bytes(text.encode())
+    except OSError as error:
+        raise CommandRefused(f"writing {new}: {error.strerror}", FOUND) from error
+    return new
+
+
+def _end_of_line(text: str) -> str:
+    """How lines of the file end."""
+    return "\r\n" if "\r\n" in text else "\n"
 
 
 def _names(text: str, path: Path) -> set[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.cli import view
-from userspace_cni.cli.network.own_settings import FileChange, hold_file, plan_block
+from userspace_cni.cli.network.own_settings import FileChange, FileLock, plan_block
 from userspace_cni.cli.ovn.opened_databases import give_time
 from userspace_cni.cli.site import Site
 from userspace_cni.ovn.databases import OvnDatabases
@@ -42,11 +42,14 @@ def set_up(site: Site, databases: OvnDatabases, asked: SetUp) -> tuple[LogicalNo
     """Do it; the node, and what was written of rows and external_ids, or would be. Raises CommandRefused and UserspaceError."""
     is_here = asked.find_ids is not None
     ids: Mapping[str, str] = {}
-    with hold_file(site) if is_here and not asked.dry_run else nullcontext():
+    with FileLock(site) if is_here and not asked.dry_run else nullcontext() as lock:
         node, changes = asked.rows(WriteMode(give_time(), dry_run=True, adopt=asked.adopt))
         if asked.find_ids is not None:
             ids = asked.find_ids(databases.read_ids(give_time()))
-            _plan_port(site, node, asked.services)
+            change = _plan_port(site, node, asked.services)
+            if lock is not None and change.text != change.former:
+                lock.require()
+                change.prove()
         if asked.dry_run:
             return node, changes, ids
         node, changes = asked.rows(WriteMode(give_time(), adopt=asked.adopt))
