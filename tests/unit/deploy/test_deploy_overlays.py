@@ -88,6 +88,26 @@ def test_what_openshift_allows(daemonset: dict[str, Any]) -> None:
     assert volume["name"] in {each["name"] for each in pod["volumes"]}
 
 
+def test_who_has_the_agents_token() -> None:
+    """Of the pod of ovn-controller only what asks for the node's subnet; the agent's variable is in the file that people edit."""
+    overlay = OVERLAYS / "ovn"
+    [controller] = objects(overlay / "ovn-controller.yaml")
+    pod = controller["spec"]["template"]["spec"]
+    place = "/var/run/secrets/kubernetes.io/serviceaccount"
+    holders = [
+        each["name"]
+        for each in (*pod["initContainers"], *pod["containers"])
+        if any(mount["mountPath"] == place for mount in each["volumeMounts"])
+    ]
+    assert (pod["automountServiceAccountToken"], holders) == (False, ["node"])
+    [account] = [each["projected"]["sources"] for each in pod["volumes"] if each["name"] == "account"]
+    assert [next(iter(each)) for each in account] == ["serviceAccountToken", "configMap", "downwardAPI"]
+    [patch] = objects(overlay / "agent.yaml")
+    [variable] = patch["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert f"\n{variable['valueFrom']['configMapKeyRef']['key']}=\n" in (overlay / "ovn.env").read_text()
+    assert variable["name"] == "USERSPACE_CNI_OVN_GATEWAY_BRIDGE"
+
+
 def test_what_the_pod_monitor_finds(daemonset: dict[str, Any]) -> None:
     """Its selector and port are the pod's."""
     [monitor] = objects(OVERLAYS / "pod-monitor" / "pod-monitor.yaml")
