@@ -154,11 +154,11 @@ def test_a_service_that_changes(change: dict[str, Any], vips: set[str] | None) -
 
 
 def test_affinity_and_its_end() -> None:
-    """The option goes with it."""
-    assert World().put({**WEB[0], "spec": WEB[0]["spec"] | {"sessionAffinity": "ClientIP"}}).balancers["default/web_tcp"].options[
-        "affinity_timeout"
-    ] == str(10800)
-    assert World().put(WEB[0]).balancers["default/web_tcp"].options["affinity_timeout"] is None
+    """A client is told from others by its addresses, and then by its connection again."""
+    affine = {**WEB[0], "spec": WEB[0]["spec"] | {"sessionAffinity": "ClientIP"}}
+    world = World().put(affine)
+    assert world.balancers["default/web_tcp"].fields == ("eth_src", "ip_src")
+    assert world.put(WEB[0]).balancers["default/web_tcp"].fields == ()
 
 
 def test_what_is_reached_from_outside() -> None:

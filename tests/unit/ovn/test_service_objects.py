@@ -73,21 +73,6 @@ def test_what_is_above_the_bounds_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "seconds"),
-    [
-        ({}, 0),
-        ({"sessionAffinity": "None"}, 0),
-        ({"sessionAffinity": "ClientIP"}, 10800),
-        ({"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 7}}}, 7),
-        ({"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 86400}}}, 65535),
-    ],
-)
-def test_affinity(spec: dict[str, Any], seconds: int) -> None:
-    """The timeout is the server's default where none is said, and no longer than OVN takes."""
-    assert keep_service(service("a", "10.96.0.1", **spec)).affinity_s == seconds
-
-
-@pytest.mark.parametrize(
     ("conditions", "kept"),
     [
         ({"ready": True}, [False]),

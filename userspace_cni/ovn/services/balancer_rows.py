@@ -28,11 +28,16 @@ OPTIONS: Final[Mapping[str, str | None]] = {
     "reject": "true",
     "ct_flush": "true",
     "neighbor_responder": "none",
-    "affinity_timeout": None,
     "skip_snat": None,
 }
 """Those that are kept, and what they are where nothing else is said. No router answers for the MAC of a Service's address: all of
 them have the load balancer, and an external address is routed to a gateway."""
+AFFINE: Final = ("eth_src", "ip_src")
+"""By what a client is told from others: a hash of it chooses the endpoint, so that it stays while the endpoints do. `ip_src` is
+none of IPv6, where the pod's MAC tells clients apart.
+
+OVN's own `affinity_timeout` loses the first connection of each client: the packet from which OVN learns the endpoint is dropped;
+those that follow it are translated by then, learned from again, and dropped, too."""
 _EXTERNAL: Final = "_external"
 _AT: Final = "_at_"
 
@@ -64,7 +69,8 @@ class ServiceFacts:
 
 @dataclass(frozen=True)
 class Balancer:
-    """A load balancer. `service`: "namespace/name"; `holders`: what has it."""
+    """A load balancer. `service`: "namespace/name"; `holders`: what has it; `fields`: what chooses an endpoint, () for each
+    connection's own."""
 
     name: str
     service: str
@@ -72,6 +78,7 @@ class Balancer:
     vips: Mapping[str, str]
     options: Mapping[str, str | None]
     holders: tuple[RowKey, ...]
+    fields: tuple[str, ...] = ()
 
     @property
     def key(self) -> RowKey:
@@ -173,8 +180,8 @@ class ServiceBalancers:
     def _balancer(
         self, name: str, protocol: str, vips: Mapping[str, str], holders: tuple[RowKey, ...], **options: str
     ) -> Balancer:
-        affinity = str(self._service.affinity_s) if self._service.affinity_s else None
-        return Balancer(name, self._key, protocol, vips, {**OPTIONS, "affinity_timeout": affinity, **options}, holders)
+        fields = AFFINE if self._service.affine else ()
+        return Balancer(name, self._key, protocol, vips, {**OPTIONS, **options}, holders, fields)
 
     def _vips(self, asked: Iterable[tuple[Address, int, ServedPort]], node: str | None = None) -> dict[str, str]:
         """VIPs with their targets, those of a node alone if one is given; "" is none."""

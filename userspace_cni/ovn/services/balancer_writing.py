@@ -67,6 +67,7 @@ class WriteBalancers(ScopeCommand):
             "protocol": [balancer.protocol],
             "vips": dict(balancer.vips),
             "options": dict(balancer.options),
+            "selection_fields": sorted(balancer.fields),
             "external_ids": {
                 "owner": OWNER,
                 SCOPE: mark,

@@ -24,10 +24,6 @@ _HOSTNAME: Final = "kubernetes.io/hostname"
 """In the `topology` of an endpoint of v1beta1: its node."""
 PROTOCOLS: Final[Mapping[str, str]] = {"TCP": "tcp", "UDP": "udp", "SCTP": "sctp"}
 _PORT_MAX: Final = 65535
-_AFFINITY_S: Final = 10800
-"""The timeout of ClientIP where a Service says none."""
-_AFFINITY_MAX_S: Final = 65535
-"""The longest that OVN takes; a Service may ask for 86,400 s."""
 PORTS_MAX: Final = 1000
 EXTERNAL_MAX: Final = 64
 ENDPOINTS_MAX: Final = 1000
@@ -48,7 +44,7 @@ class ServedPort:
 class ServedService:
     """A Service. `ips`: its own addresses, () where there is nothing to serve. `external`: those that lead to it from outside.
 
-    `affinity_s`: for how long a client keeps its endpoint, 0 where it does not. `local`, `external_local`: only the node's own
+    `affine`: a client keeps its endpoint. `local`, `external_local`: only the node's own
     endpoints get what comes from its pods, and what comes from outside. `cut`: what is left out, in words.
     """
 
@@ -57,7 +53,7 @@ class ServedService:
     ips: tuple[Address, ...] = ()
     external: tuple[Address, ...] = ()
     ports: tuple[ServedPort, ...] = ()
-    affinity_s: int = 0
+    affine: bool = False
     local: bool = False
     external_local: bool = False
     cut: tuple[str, ...] = ()
@@ -112,7 +108,7 @@ def keep_service(thing: Mapping[str, Any]) -> ServedService:
         ips,
         external=tuple(externals[:EXTERNAL_MAX]),
         ports=tuple(ports[:PORTS_MAX]),
-        affinity_s=_affinity(spec),
+        affine=spec.get("sessionAffinity") == "ClientIP",
         local=spec.get("internalTrafficPolicy") == "Local",
         external_local=spec.get("externalTrafficPolicy") == "Local",
         cut=tuple(cut),
@@ -171,13 +167,6 @@ def _external(thing: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterable[Add
 
 def _is_load_balancer(spec: Mapping[str, Any]) -> bool:
     return spec.get("type") == "LoadBalancer"
-
-
-def _affinity(spec: Mapping[str, Any]) -> int:
-    if spec.get("sessionAffinity") != "ClientIP":
-        return 0
-    said = _table(_table(spec.get("sessionAffinityConfig")).get("clientIP")).get("timeoutSeconds")
-    return max(1, min(said, _AFFINITY_MAX_S)) if isinstance(said, int) else _AFFINITY_S
 
 
 def _port(found: object) -> int:
