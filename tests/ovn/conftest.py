@@ -10,7 +10,7 @@ import pytest
 
 from tests.lab.ovn.central import Ovn, version
 from tests.lab.ovn.database import Authority, NorthboundDatabase
-from tests.lab.ovn.two_chassis import LONGEST_GAP
+from tests.lab.ovn.two_chassis import LAST_USE, LONGEST_GAP
 from tests.lab.switch.switch import Switch
 from userspace_cni.base.deadline import Deadline
 
@@ -46,7 +46,7 @@ def ovn(switch: Switch) -> Iterator[Ovn]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the gaps, with the version of OVN that had them."""
     passed = terminalreporter.getreports("passed")
-    gaps = [(name, value) for each in passed for name, value in each.user_properties if name.endswith(LONGEST_GAP)]
+    gaps = [(name, value) for each in passed for name, value in each.user_properties if name.endswith((LONGEST_GAP, LAST_USE))]
     if gaps:
         terminalreporter.section(f"OVN {version()}")
         for name, value in gaps:

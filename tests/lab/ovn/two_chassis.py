@@ -25,7 +25,8 @@ from tests.lab.switch.veths import inside, veth
 
 NODES: Final = ("n1", "n2")
 LONGEST_GAP: Final = "longest gap in ms"
-"""The end of the name of a test's property that the run prints."""
+"""The end of the name of a test's property that the run prints, as is `LAST_USE`."""
+LAST_USE: Final = "last use in ms"
 _DAEMON: Final = ("--detach", "--no-chdir", "-vconsole:off", "-vsyslog:off")
 _UNDERLAY, _NIC = "br-phy", "nic0"
 _AFTER_S: Final = 1.0
