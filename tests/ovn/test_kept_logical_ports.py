@@ -41,11 +41,11 @@ TWO = ("n1", "n2")
 class Kept:
     """A controller's part for logical ports, with its own connections. `leads` may be set to False."""
 
-    def __init__(self, session: Any, remote: str, times: PortTimes = QUICK, refused: BackOff = RETRIES) -> None:
+    def __init__(self, session: Any, settings: Settings, times: PortTimes = QUICK, refused: BackOff = RETRIES) -> None:
         self.leads = True
         self.wrote: Counter[str] = Counter()
         self.metrics = ControllerMetrics(lambda: self.leads, {})
-        task = read_task(Settings(ovn_nb=remote))
+        task = read_task(settings)
         self.ports = PodPortKeeper(session, task, lambda: self.leads, self.metrics, times, WATCHED)
         self.ports._notes.queue._retries = refused
         self.events = Events(session, "", self.metrics.count_dropped_events)
@@ -91,9 +91,9 @@ def keep(api: ApiServer, northbound: NorthboundDatabase, tmp_path: Path) -> Iter
     made: list[Kept] = []
     path = api.kubeconfig(tmp_path)
 
-    def make(times: PortTimes = QUICK, refused: BackOff = RETRIES) -> Kept:
+    def make(times: PortTimes = QUICK, refused: BackOff = RETRIES, **settings: Any) -> Kept:
         session = Clients(KubeconfigBounds.of(Settings()), HERE, path).of("").session
-        made.append(Kept(session, northbound.remote("unix"), times, refused))
+        made.append(Kept(session, Settings(ovn_nb=northbound.remote("unix"), **settings), times, refused))
         return made[-1]
 
     yield make

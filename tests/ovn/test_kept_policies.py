@@ -179,6 +179,54 @@ def test_a_policy_that_cannot_be_read_isolates_and_is_told(api: ApiServer, north
     wait_until(lambda: "userspace_cni_controller_ovn_policies_closed 0" in kept.metrics.render().decode())
 
 
+def matches(database: NorthboundDatabase) -> list[str]:
+    """Of the ACLs that policies have for what they let through, without the port group."""
+    rows = listed(database, "ACL", "name", "match")
+    return sorted(str(match).split(" && ", 1)[1] for name, match in rows if str(name).startswith("default/ports/"))
+
+
+def test_fragments_are_refused_where_ovn_does_not_know_their_ports(
+    api: ApiServer,  # noqa: F811
+    northbound: NorthboundDatabase,  # noqa: F811
+    keep: Make,  # noqa: F811
+) -> None:
+    """A policy with rules on ports is written, and its author is told; from OVN 26.03 on the controller has OVN know them."""
+    put(api, policy("ports", ingress=[{"ports": [{"protocol": "UDP", "port": 53}]}, {"from": [{"podSelector": {}}]}]))
+    put(api, policy("peers", ingress=[{}]))
+    northbound.nbctl("set", "NB_Global", ".", "options:northd_internal_version=25.03.0-20.41.0-78.8")
+    kept = keep()
+    api.add_pod(labelled("web", WEB))
+    event = wait_until(lambda: api.events.of("ports").get("PolicyWithoutFragments"), what="the Event")
+    assert "those of requests are dropped" in event["message"]
+    assert [each for each in matches(northbound) if "udp" in each or "frag" in each] == ["ip && udp.dst == {53}"]
+    assert "userspace_cni_controller_ovn_policies_without_fragments 1" in kept.metrics.render().decode()
+    assert northbound.nbctl("get", "NB_Global", ".", "options:northd_internal_version").strip('"').startswith("25.03")
+    northbound.nbctl("set", "NB_Global", ".", "options:northd_internal_version=26.03.1-21.0.0-80.0")
+    wait_for(lambda: northbound.nbctl("--if-exists", "get", "NB_Global", ".", "options:acl_ct_translation").strip('"'), "true")
+    wait_until(lambda: "userspace_cni_controller_ovn_policies_without_fragments 0" in kept.metrics.render().decode())
+    assert not api.events.of("peers")
+
+
+def test_fragments_pass_to_every_port_where_that_is_asked_for(
+    api: ApiServer,  # noqa: F811
+    northbound: NorthboundDatabase,  # noqa: F811
+    keep: Make,  # noqa: F811
+) -> None:
+    """For the peers of a rule on ports, while OVN does not know the ports of fragments; an administrator's option stays."""
+    rule = {"from": [{"ipBlock": {"cidr": "10.1.0.0/16"}}], "ports": [{"port": "web"}, {"port": 80}]}
+    put(api, policy("ports", ingress=[rule]))
+    northbound.nbctl("set", "NB_Global", ".", "options:northd_internal_version=26.03.1-21.0.0-80.0")
+    northbound.nbctl("set", "NB_Global", ".", "options:acl_ct_translation=false")
+    keep(policy_fragments="allow")
+    api.add_pod(labelled("web", WEB))
+    event = wait_until(lambda: api.events.of("ports").get("PolicyWithoutFragments"), what="the Event")
+    assert "pass to every port" in event["message"]
+    peers = "ip4.src == {10.1.0.0/16}"
+    wait_for(lambda: matches(northbound), [f"{peers} && ip.is_frag", f"{peers} && tcp.dst == {{80}}"])
+    northbound.nbctl("set", "NB_Global", ".", "options:acl_ct_translation=true")
+    wait_for(lambda: matches(northbound), [f"{peers} && tcp.dst == {{80}}"])
+
+
 def test_an_emptied_database_gets_its_policies_before_its_ports(
     api: ApiServer,  # noqa: F811
     northbound: NorthboundDatabase,  # noqa: F811

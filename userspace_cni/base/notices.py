@@ -44,6 +44,7 @@ ROUTE_REFUSED: Final = NoticeReason("RouteRefused")
 LOGICAL_PORT_MISSING: Final = NoticeReason("LogicalPortMissing")
 SERVICE_DEGRADED: Final = NoticeReason("ServiceDegraded")
 POLICY_REFUSED: Final = NoticeReason("PolicyRefused")
+POLICY_FRAGMENTS: Final = NoticeReason("PolicyWithoutFragments", "note")
 UPLINK_DOWN: Final = NoticeReason("UplinkDown")
 UPLINK_UP: Final = NoticeReason("UplinkUp", "good")
 NODE_NOT_READY: Final = NoticeReason("NetworkNotReady")
@@ -84,6 +85,7 @@ REASONS: Final = (
     LOGICAL_PORT_MISSING,
     SERVICE_DEGRADED,
     POLICY_REFUSED,
+    POLICY_FRAGMENTS,
     UPLINK_DOWN,
     UPLINK_UP,
     NODE_NOT_READY,

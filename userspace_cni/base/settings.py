@@ -172,6 +172,12 @@ class Settings:
         True,
         "whether the controller that keeps logical ports also writes the cluster's NetworkPolicies into OVN",
     )
+    policy_fragments: str = _setting(
+        "refuse",
+        "what becomes, before OVN 26.03, of IP fragments of requests that a policy lets through to some ports: `refuse` them, or "
+        "`allow` them to all ports",
+        one_of(("refuse", "allow")),
+    )
     ovn_rundir: str = _setting(
         "/var/run/ovn",
         "where ovn-controller's control socket is, which is asked why a logical port is not installed",

@@ -78,5 +78,10 @@ class PolicyKeeper(Supervisor):
         rounds = self.rounds
         metrics.add("ovn_policies", "NetworkPolicies and MultiNetworkPolicies that the controller knows", lambda: rounds.policies)
         metrics.add("ovn_policies_closed", "Of these, those that let less through than they say", lambda: rounds.closed)
+        metrics.add(
+            "ovn_policies_without_fragments",
+            "Of these, those with rules that do not cover fragments",
+            lambda: rounds.without_fragments,
+        )
         metrics.add("ovn_policy_rows", "Port groups and address sets that policies have", lambda: rounds.scopes)
         metrics.add("ovn_policies_full_seconds", "Seconds of the last comparison of all policies", lambda: rounds.full_s)

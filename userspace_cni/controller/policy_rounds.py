@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.findings import Finding
-from userspace_cni.base.notices import POLICY_REFUSED, Recipient
+from userspace_cni.base.notices import POLICY_FRAGMENTS, POLICY_REFUSED, Recipient
 from userspace_cni.controller.northbound_hold import NorthboundHold
 from userspace_cni.controller.pod_changes import PodChanges
 from userspace_cni.controller.port_news import PortNews, ToldPorts
@@ -24,8 +24,9 @@ from userspace_cni.controller.scope_rounds import ScopeRounds, ScopeTimes
 from userspace_cni.kube.object_watch import ObjectWatch
 from userspace_cni.kube.resources import MULTI_NETWORK_POLICIES, NETWORK_POLICIES
 from userspace_cni.ovn.cluster_pods import ClusterPod
+from userspace_cni.ovn.fragment_judging import JudgeFragments, judges_fragments, may_judge_fragments
 from userspace_cni.ovn.northbound import NorthboundSession
-from userspace_cni.ovn.northbound_tables import SWITCH_PORT
+from userspace_cni.ovn.northbound_tables import GLOBAL, SWITCH_PORT
 from userspace_cni.ovn.policy.pod_selections import PolicyPod
 from userspace_cni.ovn.policy.policy_acls import ISOLATED
 from userspace_cni.ovn.policy.policy_book import PolicyBook
@@ -33,6 +34,7 @@ from userspace_cni.ovn.policy.policy_members import PortSubject
 from userspace_cni.ovn.policy.policy_objects import MULTI_POLICY, POLICY
 from userspace_cni.ovn.policy_ports import PolicyPortView
 from userspace_cni.ovn.scope_writing import DesiredScope
+from userspace_cni.ovsdb.database import ROW_UPDATE
 
 PREFIX: Final = "policies "
 """Of the scopes: a row's name follows."""
@@ -101,7 +103,9 @@ class PolicyRounds(ScopeRounds):
         super().__init__(hold, PREFIX, "keeps the rows of policies", times)
         self._sources = sources
         self._ports = PolicyPortView(self.ask)
-        hold.follow(self._ports.told, lambda: None)
+        hold.follow(self._follow, lambda: None)
+        self.passes_fragments = False
+        """Whether, where OVN does not know the ports of fragments, they pass to every port for those whom a rule lets through."""
         self.on_written: Callable[[], None] = lambda: None
         """Called when rows may be there for which new ports wait; it must not wait."""
         self.on_news: Callable[[Recipient, Sequence[Finding]], None] = lambda _recipient, _findings: None
@@ -114,6 +118,11 @@ class PolicyRounds(ScopeRounds):
         self._fed = _Fed()
         self._recipients: dict[str, Recipient] = {}
         self._closed = ToldPorts(PortNews(POLICY_REFUSED, "policies let nothing through: ", self._tell_policy))
+        self._fragmented = ToldPorts(PortNews(POLICY_FRAGMENTS, "policies do not cover fragments: ", self._tell_policy))
+        self._judged = False
+        """Whether OVN judges fragments by their ports."""
+        self._others = False
+        """Whether there may be others whose rules do not cover fragments than was told."""
 
     # -- for others ---------------------------------------------------------------------------------------------------------
 
@@ -134,19 +143,31 @@ class PolicyRounds(ScopeRounds):
         """How many policies let less through than they say."""
         return len(self._closed.reasons)
 
+    @property
+    def without_fragments(self) -> int:
+        """How many policies have rules with ports, which do not cover fragments."""
+        return len(self._fragmented.reasons)
+
     # -- a round --------------------------------------------------------------------------------------------------------------
 
     def _round(self) -> float | None:
         self._feed()
         due_s = super()._round()
         self._tell_closed()
-        return due_s if due_s is None else min(due_s, self._closed.write())
+        self._tell_fragmented()
+        return due_s if due_s is None else min(due_s, self._closed.write(), self._fragmented.write())
 
     def _feed(self) -> None:
         """Tell the book what has changed. Raises Unavailable."""
-        session = self._hold.open(Deadline.after(self._times.write_s))
+        deadline = Deadline.after(self._times.write_s)
+        session = self._hold.open(deadline)
         if session is None:
             return
+        if self._hold.may_write and session.look(may_judge_fragments):
+            session.transact([JudgeFragments(session)], deadline)
+        judged = session.look(judges_fragments)
+        self._others |= judged is not self._judged
+        self._judged = judged
         ports, nodes = session.look(self._ports.take)
         pods = self._sources.take_pods()
         known = self._sources.known
@@ -165,8 +186,14 @@ class PolicyRounds(ScopeRounds):
             for kind, now in policies.items():
                 for name in _find_others(fed.policies.get(kind, {}), now):
                     book.take_policy(f"{kind}/{name}", now.get(name))
+            book.take_fragments(passed=self.passes_fragments and not self._judged)
             book.known = known
         self._fed = _Fed(namespaces, {**policies})
+
+    def _follow(self, table: str, event: str, row: Any, former: Any) -> None:
+        self._ports.told(table, event, row, former)
+        if table == GLOBAL and (event != ROW_UPDATE or "options" in former._data):  # noqa: SLF001 - ovs.db.idl has no other list
+            self.ask()
 
     def _listed(self) -> bool:
         return self._sources.pods.synced and POLICY in self._sources.known
@@ -179,6 +206,7 @@ class PolicyRounds(ScopeRounds):
         with self._lock:
             names = self._book.take_changed()
             names |= self._book.rows if everything else set()
+        self._others |= bool(names)
         return [f"{PREFIX}{name}" for name in names]
 
     def _desired(self, scope: str) -> DesiredScope:
@@ -204,6 +232,16 @@ class PolicyRounds(ScopeRounds):
             found = self._book.list_refused(self._unwritable)
         self._recipients = {key: _recipient(policy) for key, (policy, _) in found.items()}
         self._closed.take({key: f"{key}: {why}" for key, (_, why) in found.items()}, lambda key: [self._recipients[key]])
+
+    def _tell_fragmented(self) -> None:
+        if not (self._others and self._hold.may_write):
+            return
+        self._others = False
+        with self._lock:
+            found = {} if self._judged else self._book.list_with_ports()
+        they = "pass to every port, for those whom such a rule lets through" if self.passes_fragments else "are dropped"
+        why = f"OVN before 26.03 knows no ports of IP fragments: by rules with ports those of requests {they} (policy_fragments)"
+        self._fragmented.take({key: f"{key}: {why}" for key in found}, lambda key: [_recipient(found[key])])
 
 
 def _recipient(policy: Any) -> Recipient:

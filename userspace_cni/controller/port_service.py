@@ -45,13 +45,15 @@ LEASE = "userspace-cni-ovn"
 @dataclass(frozen=True)
 class PortTask:
     """What the logical ports are kept by: the database at `remote`, the files for it, the rules. `services`, `policies`: whether
-    Services and NetworkPolicies are kept, too."""
+    Services and NetworkPolicies are kept, too; `fragments`: what becomes of fragments whose ports OVN does not know (setting
+    policy_fragments)."""
 
     remote: str
     tls: Tls | None
     rules: PortRules
     services: bool
     policies: bool
+    fragments: str
 
 
 def read_task(settings: Settings, remote: str = "", *, adopts: bool = False, map_path: Callable[[str], str] = str) -> PortTask:
@@ -80,7 +82,8 @@ def read_task(settings: Settings, remote: str = "", *, adopts: bool = False, map
     rules = PortRules(
         settings.ovn_naming, default, may_have, may_send, adopts, settings.ovn_pod_ports, settings.kubeovn_annotations
     )
-    return PortTask(reached_remote(remote, map_path), tls, rules, settings.ovn_services, settings.ovn_policies)
+    kept = (settings.ovn_services, settings.ovn_policies, settings.policy_fragments)
+    return PortTask(reached_remote(remote, map_path), tls, rules, *kept)
 
 
 class PodPortKeeper(Supervisor):
@@ -114,6 +117,7 @@ class PodPortKeeper(Supervisor):
         if self.policies:
             self.rounds.groups_of = self.policies.rounds.list_groups
             self.policies.rounds.on_written = self.rounds.ask
+            self.policies.rounds.passes_fragments = task.fragments == "allow"
         self._leading = leading
         self._add_numbers(metrics)
 

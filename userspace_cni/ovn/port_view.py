@@ -6,7 +6,6 @@ nothing, and one of a single port reads one row.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_interface
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 from userspace_cni.base.subnets import Address
 from userspace_cni.ovn.address_book import SwitchSubnet
+from userspace_cni.ovn.fragment_judging import read_version
 from userspace_cni.ovn.limit_rows import DIRECTIONS, PORT, FoundLimit, FoundLimits, limit_id, read_switch
 from userspace_cni.ovn.logical_switches import FoundSwitch, read_subnets
 from userspace_cni.ovn.northbound import NorthboundSession
@@ -30,7 +30,6 @@ _COLUMNS: Final = {
     GLOBAL: {"options"},
 }
 """Of what ports depend on, the columns that count. A switch changes with each of its ports, too."""
-_VERSION: Final = "northd_internal_version"
 
 
 @dataclass(frozen=True)
@@ -140,9 +139,8 @@ def _read_facts(session: NorthboundSession) -> NorthboundFacts:
         name = value_of(row, "name")
         switches[name] = read_subnets(FoundSwitch(name, value_of(row, "other_config"), value_of(row, "external_ids")))
     routers = {value_of(row, "name"): _addresses(value_of(row, "networks")) for row in session.rows(ROUTER_PORT)}
-    said = [value_of(row, "options").get(_VERSION, "") for row in session.rows(GLOBAL)]
     macs = {value_of(row, "name"): six_octets(value_of(row, "mac")) for row in session.rows(ROUTER_PORT)}
-    return NorthboundFacts(switches, routers, _version("".join(said)), macs)
+    return NorthboundFacts(switches, routers, read_version(session), macs)
 
 
 def _addresses(networks: list[str]) -> tuple[Address, ...]:
@@ -153,9 +151,3 @@ def _addresses(networks: list[str]) -> tuple[Address, ...]:
         except ValueError:
             continue
     return tuple(found)
-
-
-def _version(text: str) -> tuple[int, ...]:
-    """OVN's version out of what northd writes, as 23.03.1-20.27.0-70.6."""
-    match = re.match(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", text)
-    return tuple(int(number or 0) for number in match.groups()) if match else ()

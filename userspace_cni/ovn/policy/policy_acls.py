@@ -131,14 +131,20 @@ def with_family(name: str, version: int) -> str:
     return f"{name}_ip{version}"
 
 
-def policy_content(policy: NetworkPolicy, namespace: PolicyNamespace, sets: SetsOf, families: Sequence[int]) -> GroupContent:
-    """The group of a policy. `families`: the versions of IP that pods can have."""
+def policy_content(
+    policy: NetworkPolicy, namespace: PolicyNamespace, sets: SetsOf, families: Sequence[int], *, fragments: bool
+) -> GroupContent:
+    """The group of a policy. `families`: the versions of IP that pods can have. `fragments`: whether fragments of requests pass
+    to every port, where a rule with ports lets their sender through: OVN does not know the ports of fragments."""
     group = policy_group(policy)
     acls: dict[tuple[Direction, str], PolicyAcl] = {}
     for direction in policy.directions:
         for number, rule in enumerate(policy.rules(direction) or ()):
             called = f"{direction} {number}"
-            for match in _list_matches(rule, direction, sets, families):
+            matches = list(_list_matches(rule, direction, sets, families))
+            if fragments and rule.ports is not None and (where := _far(rule, direction, sets, families)):
+                matches.append(f"{where} && ip.is_frag")
+            for match in matches:
                 whole = f"{_NEAR[direction]} == @{group} && {match}"
                 name = _name(f"{policy.namespace}/{policy.name}", called)
                 acl = PolicyAcl(direction, _ALLOWED, whole, "allow-related", name, called, severity=namespace.allow)
@@ -171,7 +177,8 @@ def deny_content(namespace: PolicyNamespace, direction: Direction) -> GroupConte
         itself = " || ".join(f"ip{6 if ':' in each else 4}.src == {each}" for each in HAIRPIN_SOURCES)
         acls.append(allow(f"({itself})", "itself", "allow-related"))
     else:
-        acls.append(allow(_DHCP, "dhcp"))
+        # related: a switch none of whose ACLs is so tracks no connections, and what answers one would be dropped
+        acls.append(allow(_DHCP, "dhcp", "allow-related"))
     return GroupContent(tuple(acls), {"namespace": namespace.name, "isolated": direction})
 
 
@@ -188,7 +195,7 @@ def _list_matches(rule: PolicyRule, direction: Direction, sets: SetsOf, families
     """What a rule lets through, as matches of which any may hold."""
     plain = None if rule.ports is None else tuple(each for each in rule.ports if not each.name)
     if plain is None or plain:
-        where = _far(rule, direction, lambda peer: sets(direction, peer, None).get(0), families)
+        where = _far(rule, direction, sets, families)
         if where:
             yield f"{where}{_transport(plain)}"
     for ports in rule.ports or ():
@@ -201,7 +208,7 @@ def _list_named(
 ) -> Iterator[str]:
     """What a rule lets through to ports with a name, of which each pod may have another number."""
     if direction == INGRESS:
-        where = _far(rule, direction, lambda peer: sets(direction, peer, None).get(0), families)
+        where = _far(rule, direction, sets, families)
         for number, name in sets(direction, None, ports).items():
             targets = _join(_families(families, "dst", {each: [f"${with_family(name, each)}"] for each in families}))
             if where and targets:
@@ -218,7 +225,7 @@ def _list_named(
             yield f"{targets}{_transport((PolicyPorts(ports.protocol, number, number),))}"
 
 
-def _far(rule: PolicyRule, direction: Direction, set_of: Callable[[PodPeer], str | None], families: Sequence[int]) -> str:
+def _far(rule: PolicyRule, direction: Direction, sets: SetsOf, families: Sequence[int]) -> str:
     """What says who the other end is; "" for no one."""
     if rule.peers is None:
         return "ip"
@@ -226,7 +233,7 @@ def _far(rule: PolicyRule, direction: Direction, set_of: Callable[[PodPeer], str
     for peer in rule.peers:
         if isinstance(peer, BlockPeer):
             sides[peer.version] += peer.blocks
-        elif name := set_of(peer):
+        elif name := sets(direction, peer, None).get(0):
             for version in families:
                 sides[version].append(f"${with_family(name, version)}")
     return _join(_families((4, 6), "src" if direction == INGRESS else "dst", sides))

@@ -87,6 +87,7 @@ class PolicyBook:
         self._changed: set[str] = set()
         self._stale: set[str] = set()
         """Policies whose ACLs are to be made anew."""
+        self._fragments = False
 
     # -- what it is told ----------------------------------------------------------------------------------------------------
 
@@ -163,6 +164,12 @@ class PolicyBook:
             row.count(name, 1 if is_nodes else -1)
             self._changed.add(row.name)
 
+    def take_fragments(self, *, passed: bool) -> None:
+        """Whether fragments of requests pass to every port where a rule with ports lets their sender through."""
+        if passed != self._fragments:
+            self._fragments = passed
+            self._stale |= {key for key, kept in self._policies.items() if kept.policy.has_ports}
+
     # -- what it says -------------------------------------------------------------------------------------------------------
 
     def list_groups(self, subjects: Iterable[PortSubject]) -> frozenset[str] | None:
@@ -227,6 +234,11 @@ class PolicyBook:
                     found[key] = (kept.policy, f"a row of it cannot be written: {unwritable[row.name]}")
         return found
 
+    def list_with_ports(self) -> dict[str, NetworkPolicy]:
+        """The policies that let through to some ports of some pods only, by key."""
+        found = ((key, kept) for key, kept in self._policies.items() if kept.selected.rows[0].members)
+        return {key: kept.policy for key, kept in found if kept.policy.has_ports}
+
     # -- policies -----------------------------------------------------------------------------------------------------------
 
     def _add(self, key: str, policy: NetworkPolicy) -> None:
@@ -272,7 +284,9 @@ class PolicyBook:
             found = self._peer_sets[self._choice(policy, direction, peer, port)]
             return {number: set_name(found.said, number) for number in found.numbers}
 
-        row.content = policy_content(policy, self._namespace(policy.namespace), list_sets, self._families)
+        row.content = policy_content(
+            policy, self._namespace(policy.namespace), list_sets, self._families, fragments=self._fragments
+        )
         self._changed.add(row.name)
 
     def _fill_deny(self, namespace: str, direction: Direction) -> None:

@@ -108,6 +108,11 @@ class NetworkPolicy:
         """In which ones its pods are isolated."""
         return tuple(each for each in DIRECTIONS if self.rules(each) is not None)
 
+    @property
+    def has_ports(self) -> bool:
+        """Whether some rule lets through to some ports only."""
+        return any(rule.ports is not None for each in self.directions for rule in self.rules(each) or ())
+
     def close(self, why: str) -> NetworkPolicy:
         """It as what is not to let anything through."""
         closed: tuple[tuple[PolicyRule, ...] | None, ...]
