@@ -155,6 +155,31 @@ def unexpected(expected: Mapping[Attempt, Outcome], seconds: float = 1.5) -> dic
     return {attempt: outcome for attempt, outcome in found.items() if outcome is not expected[attempt]}
 
 
+class Conversation:
+    """A TCP connection that stays open, to a port that a PodServers serves."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+
+    def __enter__(self) -> Self:
+        self._socket = entered(self._attempt.netns, lambda: _client(self._attempt))
+        self._socket.settimeout(SECONDS)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def answers(self, seconds: float = SECONDS) -> bool:
+        """Whether a further request is answered in time."""
+        token = os.urandom(_TOKEN)
+        self._socket.settimeout(seconds)
+        try:
+            self._socket.send(replace(self._attempt, token=token).wanted)
+            return token in self._socket.recv(_LONGEST)
+        except TimeoutError:
+            return False
+
+
 class _Clients:
     """The sockets of attempts while they are tried."""
 
