@@ -25,6 +25,7 @@ AAAA: Final = 28
 _SUFFIX: Final = f".svc.{DOMAIN}"
 _HEADER: Final = struct.Struct("!6H")
 _KINDS: Final = {A: 4, AAAA: 6}
+_FAILED: Final = 2
 _NO_SUCH_NAME: Final = 3
 _ANSWER: Final = 0x8580  # an answer, with authority; recursion was desired and is available
 _TTL_S: Final = 1
@@ -76,6 +77,11 @@ def answer(question: Question, look: Look) -> bytes:
     return header + question.text + b"".join(records)
 
 
+def refuse(question: Question) -> bytes:
+    """The message that says nothing of the name, because the API server did not."""
+    return _HEADER.pack(question.number, _ANSWER | _FAILED, 1, 0, 0, 0) + question.text
+
+
 def find(name: str, look: Look) -> tuple[str, list[str] | None]:
     """What a name stands for: another name, or addresses; None if there is no such name."""
     service, _, namespace = name.removesuffix(_SUFFIX).partition(".")
@@ -114,15 +120,19 @@ def main(address: str, proxy: str) -> None:
 
     def look(path: str) -> Mapping[str, Any]:
         status, body = get(proxy, path)
+        if status not in {200, 404}:
+            raise OSError(f"{path}: {status}")
         return dict(json.loads(body)) if status == 200 else {}
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listening:
         listening.bind((address, PORT))
         for question, asker in _questions(listening):
             try:
-                listening.sendto(answer(question, look), asker)
+                told = answer(question, look)
             except OSError as error:
                 print(f"{question.name}: {error}", flush=True)
+                told = refuse(question)
+            listening.sendto(told, asker)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ from userspace_cni.ovn.topology import DEFAULT_ROUTER
 SECOND: Final = SecondFamily(node="fd00:30::2", gateway="fd00:30::1", pods="fd00:10:244::/64")
 CLUSTER_SUBNETS: Final = "10.244.0.0/16,fd00:10:244::/56"
 DNS: Final = "10.96.0.10"
-_SERVICES: Final = f"--service-cluster-ip-range={SERVICES},fd00:10:96::/112"
+SERVICE_SUBNETS: Final = f"{SERVICES},fd00:10:96::/112"
+_RANGE: Final = f"--service-cluster-ip-range={SERVICE_SUBNETS}"
 _DUAL: Final = "--feature-gates=IPv6DualStack=true"
 _NODE_PORTS: Final = ("10.244.0.2", "fd00:10:244::2")
 """The node's own port on its logical switch, the way out of pods."""
@@ -38,9 +39,9 @@ _SHAPE: Final = Shape(
     second=SECOND,
     arguments={
         # the address that pods reach by the Service `kubernetes`: its own is on no machine that OVN knows
-        "kube-apiserver": [_DUAL, _SERVICES, f"--advertise-address={GATEWAY}", "--endpoint-reconciler-type=master-count"],
+        "kube-apiserver": [_DUAL, _RANGE, f"--advertise-address={GATEWAY}", "--endpoint-reconciler-type=master-count"],
         "kube-controller-manager": [
-            *(_DUAL, _SERVICES, "--allocate-node-cidrs=true", f"--cluster-cidr={CLUSTER_SUBNETS}"),
+            *(_DUAL, _RANGE, "--allocate-node-cidrs=true", f"--cluster-cidr={CLUSTER_SUBNETS}"),
             "--node-cidr-mask-size-ipv6=64",
         ],
         "kubelet": [_DUAL, f"--node-ip={ADDRESS},{SECOND.node}"],
@@ -55,13 +56,15 @@ def judged_cluster() -> Iterator[Cluster]:
     """The cluster; all of it is Ready."""
     image = agnhost_image.archive()
     with one_cluster(_PAGES, _SHAPE) as cluster:
+        # the node's own processes reach the API server before there is OVN, by which they reach all other Services
+        cluster.node_shell("ip", "route", "add", API, "via", GATEWAY)
         import_image(cluster, image)
         directory = cluster.top / "overlay"
         directory.mkdir()
         apply_ovn(
             cluster,
             directory,
-            {"OVN_CLUSTER_SUBNET": CLUSTER_SUBNETS},
+            {"OVN_CLUSTER_SUBNET": CLUSTER_SUBNETS, "OVN_SERVICE_SUBNET": SERVICE_SUBNETS},
             ["ovn-default-network"],
             replicas=[{"name": "userspace-cni-controller", "count": 1}],
         )

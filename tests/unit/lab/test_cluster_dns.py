@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.judge.cluster_dns import AAAA, A, Question, answer
+from tests.lab.judge.cluster_dns import AAAA, A, Question, answer, refuse
 
 SERVICES: dict[str, dict[str, Any]] = {
     "web": {"spec": {"type": "ClusterIP", "clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7", "fd00::7"]}},
@@ -52,6 +52,13 @@ def test_answers(name: str, kind: int, code: int, count: int, address: str) -> N
     assert told[12:].startswith(asked(name, kind)[12:])
     if address:
         assert told.endswith(socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address))
+
+
+def test_what_is_not_known() -> None:
+    """Where the API server did not answer, the name is not called absent."""
+    told = refuse(Question.read(asked("web.blue.svc.cluster.local")))
+    assert struct.unpack_from("!6H", told)[1] & 0xF == 2
+    assert told[12:] == asked("web.blue.svc.cluster.local")[12:]
 
 
 @pytest.mark.parametrize("message", [b"", b"\0" * 12, asked("web")[:-6], struct.pack("!6H", 7, 0, 1, 0, 0, 0) + b"\x05ab"])
