@@ -96,6 +96,24 @@ def test_the_directory_of_a_device(live: LiveNode, kubelet: Kubelet, sandbox: st
     assert live.metric("device_allocations_total", outcome="ok") == 1
 
 
+def test_a_device_of_ovns_bridge(live: LiveNode, sandbox: str) -> None:
+    """It is offered as any bridge that we did not make: a pod of a network with `ovn` is scheduled where it is, and needs no
+    volume."""
+    rules = '[[rule]]\nnamespaces = ["blue"]\nwithout_port_security = ["node"]\n'
+    Path(live.environ["USERSPACE_CNI_CONFIG"]).write_text(rules)
+    live.settings["USERSPACE_CNI_DEVICES_PER_BRIDGE"] = "3"
+    switch_of(live).vsctl("add-br", "br-int", "--", "set", "Bridge", "br-int", "datapath_type=netdev")
+    with Kubelet(live.kubelet) as kubelet:
+        live.start()
+        kubelet.await_health("userspace-cni.io/br-int", "Healthy")
+        kubelet.give("blue/app", "userspace-cni.io/br-int", "br-int-1")
+        network = {**live.network(), "host": {}, "ovn": {"wait": "port"}, "addresses": "unknown"}
+        succeeded(live.run("ADD", network, sandbox, CNI_ARGS=POD.args))
+        assert device_behind(live, port_of()) == place_of(live, "br-int-1").stat().st_dev
+        assert switch_of(live).interface(port_of())["external_ids"]["iface-id"] == "blue_app"
+        succeeded(live.run("DEL", network, sandbox, CNI_ARGS=POD.args))
+
+
 def test_each_interface_takes_one(live: LiveNode, kubelet: Kubelet, sandbox: str) -> None:
     """Interfaces of one bridge take the pod's devices in order, each once; one interface too many is refused.
 

@@ -205,7 +205,7 @@ class PortRounds(Loop):
         names |= self._ports.take_pods(known, pods, self._view.ports)
         judges_lacking = is_full or began >= self._lacking_due
         if is_full:
-            names |= {*self._ports.names, *self._view.ports, *self._view.limits}
+            names |= {*self._ports.names, *self._view.ports, *self._view.limits, *self._limited.names}
         elif judges_lacking:
             names |= self._lacking.reasons.keys()
         names |= self._held.keys()

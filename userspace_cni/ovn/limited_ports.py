@@ -6,7 +6,7 @@ has, and that is told: the pod's author must not get rid of a limit by a word th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from userspace_cni.base.errors import BadRequest
 from userspace_cni.cni.annotations import PodInterface
@@ -32,8 +32,15 @@ class LimitedPorts:
     def __init__(self, *, kubeovn_read: bool) -> None:
         self._kubeovn_read = kubeovn_read
         self._shapes = MeterShapes()
+        self._known: set[str] = set()
+        """The ports that have limits, or were refused some: of the others most are never looked at."""
         self.refused: dict[str, str] = {}
         """The ports whose limits stay as they are, by name, and why."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """The ports of which something is kept."""
+        return self._known
 
     def settle(
         self, names: Iterable[str], ports: PodPorts, settled: Settled, view: PortView, *, certain: bool
@@ -44,7 +51,8 @@ class LimitedPorts:
         """
         changes = []
         made = {each.name for each in settled.changes if each.kind != "delete"}
-        for name in sorted(set(names), key=lambda each: (each not in view.limits, each)):  # who has a limit keeps its form
+        concerned = {each for each in names if each in view.limits or each in self._known or ports.claimants.are_limited(each)}
+        for name in sorted(concerned, key=lambda each: (each not in view.limits, each)):  # who has a limit keeps its form
             placed, row, has = ports.find_placed(name), view.ports.get(name), view.limits.get(name, _NOTHING)
             self.refused.pop(name, None)
             if placed is None:
@@ -58,6 +66,7 @@ class LimitedPorts:
         network = interface.network
         if network.limits is None:
             return self._lift(name, has)
+        self._known.add(name)
         nodes = frozenset(each.pod.node for each in claimants)
         known = PodInterface(network.name, pod.namespace, interface.ifname, self._kubeovn_read)
         try:
@@ -79,6 +88,7 @@ class LimitedPorts:
         return find_limit_changes(name, switch, desired, has)
 
     def _lift(self, name: str, has: FoundLimits) -> list[LimitChange]:
+        self._known.discard(name)
         for direction in DIRECTIONS:
             self._shapes.release((name, direction))
         return find_gone_limits(name, has)

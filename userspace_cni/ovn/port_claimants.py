@@ -104,6 +104,10 @@ class PortClaimants:
         found = self._ranked(name)
         return [each for each in found if each.pod.owner_uid == found[0].pod.owner_uid]
 
+    def are_limited(self, name: str) -> bool:
+        """Whether the limits of the port are rows of OVN, for any who names it."""
+        return any(each.interface.network.limits is not None for each in self._claimants.get(name, {}).values())
+
     def rivals(self, name: str) -> list[Claimant]:
         """Who names the port, which another pod has."""
         found = self._ranked(name)

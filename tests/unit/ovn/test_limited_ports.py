@@ -42,7 +42,7 @@ class LimitedWorld(World):
         """Do what is to be done, as a controller does: limits and ports follow from the rows as they were."""
         settled = self.ports.settle(names, self.rows, self.now)
         self.view.ports = dict(self.rows)
-        names = names | self.view.limits.keys()
+        names = names | self.view.limits.keys() | {*self.limited.names}
         self.last = self.limited.settle(names, self.ports, settled, self.view, certain=self.certain)
         for change in settled.changes:
             if change.kind == "delete":
@@ -140,6 +140,24 @@ def test_rows_stay_while_it_is_not_known_who_is_there() -> None:
     world.certain = False
     world.settle()
     assert world.limits() == {"from-lport": (3000, 524)}
+
+
+def test_nothing_is_kept_of_ports_that_are_gone() -> None:
+    """Though it was not known at first that they are, and though a pod's last word was refused."""
+    world = LimitedWorld()
+    world.add(limited_pod(**{EGRESS: "3M"}), limited_pod("other", **{INGRESS: "3M"}))
+    world.settled()
+    world.annotate({EGRESS: "3 M"})
+    world.settled()
+    world.raw.clear()
+    world.certain = False
+    world.settle()
+    world.view.limits.clear()  # by other means than ours
+    world.settle()
+    assert {*world.limited.names} == {"default_app", "default_other"}
+    world.certain = True
+    world.settle()
+    assert ({*world.limited.names}, world.limited.refused, world.view.limits) == (set(), {}, {})
 
 
 def test_what_is_refused_leaves_the_limit() -> None:
