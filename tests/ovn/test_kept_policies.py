@@ -19,6 +19,9 @@ from tests.ovn.test_kept_logical_ports import (  # noqa: F401 - fixtures
     ports,
     switches,
 )
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.ovn.northbound import northbound_client
+from userspace_cni.ovn.ovn_facts import look_north
 
 POLICIES = "networkpolicies.networking.k8s.io"
 WEB = {"app": "web"}
@@ -185,6 +188,15 @@ def matches(database: NorthboundDatabase) -> list[str]:
     return sorted(str(match).split(" && ", 1)[1] for name, match in rows if str(name).startswith("default/ports/"))
 
 
+def fragmented(database: NorthboundDatabase) -> tuple[str, ...]:
+    """The policies that `ovn check` names."""
+    client = northbound_client(database.remote("unix"))
+    try:
+        return client.read(look_north, frozenset(), "looking", Deadline.after(60)).fragmented
+    finally:
+        client.close()
+
+
 def test_fragments_are_refused_where_ovn_does_not_know_their_ports(
     api: ApiServer,  # noqa: F811
     northbound: NorthboundDatabase,  # noqa: F811
@@ -200,11 +212,13 @@ def test_fragments_are_refused_where_ovn_does_not_know_their_ports(
     assert "those of requests are dropped" in event["message"]
     assert [each for each in matches(northbound) if "udp" in each or "frag" in each] == ["ip && udp.dst == {53}"]
     assert "userspace_cni_controller_ovn_policies_without_fragments 1" in kept.metrics.render().decode()
+    assert fragmented(northbound) == ("NetworkPolicy default/ports",)
     assert northbound.nbctl("get", "NB_Global", ".", "options:northd_internal_version").strip('"').startswith("25.03")
     northbound.nbctl("set", "NB_Global", ".", "options:northd_internal_version=26.03.1-21.0.0-80.0")
     wait_for(lambda: northbound.nbctl("--if-exists", "get", "NB_Global", ".", "options:acl_ct_translation").strip('"'), "true")
     wait_until(lambda: "userspace_cni_controller_ovn_policies_without_fragments 0" in kept.metrics.render().decode())
     assert not api.events.of("peers")
+    assert fragmented(northbound) == ()
 
 
 def test_fragments_pass_to_every_port_where_that_is_asked_for(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
+from userspace_cni.attachment.steps import OWNER
 from userspace_cni.ovn.desired_rows import SCOPE, Changes, DesiredRow, compare
+from userspace_cni.ovn.fragment_judging import judges_fragments
 from userspace_cni.ovn.gateways.gateway_notes import AskedGateway
 from userspace_cni.ovn.gateways.gateway_setup import plan_known
 from userspace_cni.ovn.gateways.known_gateways import FoundGateways, find_gateways
 from userspace_cni.ovn.known_cluster import FoundCluster, find_cluster
 from userspace_cni.ovn.northbound import NorthboundSession
-from userspace_cni.ovn.northbound_tables import CONNECTION, LOAD_BALANCER, ROUTER, SWITCH, SWITCH_PORT
+from userspace_cni.ovn.northbound_tables import ACL, CONNECTION, LOAD_BALANCER, PORT_GROUP, ROUTER, SWITCH, SWITCH_PORT
 from userspace_cni.ovn.row_writing import SessionRows
 from userspace_cni.ovn.southbound import CHASSIS, ENCAP, PORT_BINDING, SouthboundSession
 from userspace_cni.ovn.topology import (
@@ -24,6 +28,9 @@ from userspace_cni.ovn.topology import (
     node_rows,
 )
 from userspace_cni.ovsdb.column_values import read_references, value_of
+
+_TRANSPORT: Final = re.compile(r"\b(?:tcp|udp|sctp)\b")
+"""In a match: what fragments do not show."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,7 @@ class NorthFacts:
     """What the northbound database says. `configurations`: nb_cfg, sb_cfg and hv_cfg. `twice`: names that rows share, by table.
 
     `differences`: by mark, how the rows of the cluster, of each node and of its gateways differ from what was asked for.
+    `fragmented`: the policies with rules on ports or protocols, where OVN does not know those of IP fragments.
     """
 
     configurations: Mapping[str, int]
@@ -59,6 +67,7 @@ class NorthFacts:
     twice: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     differences: Mapping[str, Changes] = field(default_factory=dict)
     gateways: tuple[AskedGateway, ...] = ()
+    fragmented: tuple[str, ...] = ()
 
 
 def look_north(session: NorthboundSession) -> NorthFacts:
@@ -80,7 +89,19 @@ def look_north(session: NorthboundSession) -> NorthFacts:
     gateways = find_gateways(session, cluster)
     differences = _differences(session, cluster, gateways, {each.name for each in ports})
     asked = tuple(each.asked for each in gateways.gateways.values())
-    return NorthFacts(configurations, cluster, ordered, twice, differences, asked)
+    return NorthFacts(configurations, cluster, ordered, twice, differences, asked, _list_fragmented(session))
+
+
+def _list_fragmented(session: NorthboundSession) -> tuple[str, ...]:
+    if judges_fragments(session):
+        return ()
+    acls, found = session.tables[ACL].rows, []
+    for group in session.rows(PORT_GROUP):
+        ids = value_of(group, "external_ids")
+        matches = (value_of(acls[each], "match") for each in read_references(group, "acls") if each in acls)
+        if ids.get("owner") == OWNER and "policy" in ids and any(_TRANSPORT.search(each) for each in matches):
+            found.append(f"{ids.get('kind', '')} {ids.get('namespace', '')}/{ids['policy']}")
+    return tuple(sorted(found))
 
 
 def look_south(session: SouthboundSession) -> tuple[ChassisFact, ...]:

@@ -41,9 +41,13 @@ def find_network_faults(facts: NorthFacts, chassis: Sequence[ChassisFact]) -> It
             )
     down = [each.name for each in facts.ports if each.up is False]
     if down:
-        listed = ", ".join(down[:_SHOWN]) + (f" and {len(down) - _SHOWN} more" if down[_SHOWN:] else "")
         remedy = "a port with this iface-id on the integration bridge of one chassis brings it up"
-        yield Finding("ovn-ports-down", "note", "logical ports", f"no chassis has {listed}", remedy)
+        yield Finding("ovn-ports-down", "note", "logical ports", f"no chassis has {_shorten(down)}", remedy)
+    if facts.fragmented:
+        message = f"rules on ports of {_shorten(facts.fragmented)} do not cover IP fragments"
+        why = "OVN before 26.03, or without acl_ct_translation, knows no ports of fragments: they are dropped, or pass to all"
+        remedy = "a newer OVN, or the setting policy_fragments of the controller"
+        yield Finding("ovn-policy-fragments", "note", "policies", message, remedy, why=why)
 
 
 def find_node_faults(
@@ -126,3 +130,7 @@ def _chassis(facts: NorthFacts, chassis: Sequence[ChassisFact]) -> Iterator[Find
             yield Finding(
                 "ovn-node-without-chassis", "note", f"node {node.name}", message, "run init-node there, and ovn-controller"
             )
+
+
+def _shorten(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else "")

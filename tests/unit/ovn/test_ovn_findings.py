@@ -47,6 +47,7 @@ def test_each_fault_has_its_finding() -> None:
         PORTS,
         {"Logical_Switch": ("twin",)},
         {"cluster": Changes((RowChange("insert", key, key.row_id),), {})},
+        fragmented=("NetworkPolicy ns/p",),
     )
     again = ChassisFact("c2", "n1.example", (("geneve", "192.0.2.1"),), 0)
     found = {(each.name, each.subject) for each in find_network_faults(facts, [CHASSIS, again])}
@@ -57,6 +58,7 @@ def test_each_fault_has_its_finding() -> None:
         ("ovn-chassis-twice", "n1.example"),
         ("ovn-chassis-twice", "192.0.2.1"),
         ("ovn-ports-down", "logical ports"),
+        ("ovn-policy-fragments", "policies"),
     }
     assert {each.name for each in find_network_faults(NorthFacts(CONFIGURATIONS, FoundCluster()), [])} == {"ovn-no-cluster"}
     assert {each.name for each in find_network_faults(SOUND, [])} == {"ovn-node-without-chassis"}
