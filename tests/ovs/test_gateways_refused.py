@@ -121,6 +121,8 @@ def test_concerns(node: Node, site: Site, wire: Wire) -> None:
         "(net.ipv4.ip_forward, rp_filter, or a route or rule that leads nowhere)",
         "router 10.56.0.77": "silent",
     }
+    of_ovn = replace(GATEWAY, masquerade=False, clamp_mss=False, logical_port="k8s-n1")
+    assert told(of_ovn) == {}, "a node's own logical port is no router of pods"
     inside(site.place, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
     assert told(gateway)["forwarding of IPv4"] == "lost on the way out: at chain ip theirs FWD, by its policy"
     inside(site.place, "nft", "add rule ip theirs FWD iifname br-test-gw accept")

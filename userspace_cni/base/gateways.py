@@ -95,6 +95,11 @@ class Gateway:
     def subnets(self) -> tuple[Network, ...]:
         return tuple(dict.fromkeys(ip_interface(each).network for each in self.addresses))
 
+    @property
+    def forwards(self) -> bool:
+        """Whether others send by it. A node's own logical port of OVN is for the node alone: there OVN's routers forward."""
+        return not self.logical_port or bool(self.masquerade or self.clamp_mss or self.egress_gateway or self.next_hops)
+
     @cached_property
     def destinations(self) -> Mapping[Network, str]:
         """Where its routes lead to, each as it is written: one to each other node, where each node has a range."""

@@ -163,6 +163,7 @@ def look_at(gateways: Sequence[Gateway], here: Installation, switch: LocalSwitch
 def try_forwarding(gateways: Sequence[Gateway], here: Installation, switch: LocalSwitch) -> Sequence[Passage]:
     """Whether the node forwards for these gateways, by trying each. Takes a third of a second for each version of IP of one
     as a rule, and TRIALS_S at most. Never fails."""
+    gateways = [each for each in gateways if each.forwards]
     if not gateways:
         return ()
     try:
@@ -215,7 +216,8 @@ def _uplinks(gateways: Sequence[Gateway], place: NodeNamespace) -> Uplinks:
     }
 
 
-def _sysctls(gateways: Sequence[Gateway], _switch: LocalSwitch, place: NodeNamespace, _deadline: Deadline) -> Iterator[Finding]:
+def _sysctls(every: Sequence[Gateway], _switch: LocalSwitch, place: NodeNamespace, _deadline: Deadline) -> Iterator[Finding]:
+    gateways = [each for each in every if each.forwards]
     ways = place.ways(each.egress_gateway.via for each in gateways if each.egress_gateway)
     filters = {hop: ("net/ipv4/conf/all/rp_filter", f"net/ipv4/conf/{link}/rp_filter") for hop, link in ways.items()}
     values = place.sysctls([*_FORWARDING.values(), *(name for each in filters.values() for name in each)])
@@ -238,8 +240,9 @@ def _guards(gateways: Sequence[Gateway], switch: LocalSwitch, _place: NodeNamesp
         yield _concern("gateway-guards", gateways[0].port, what, f"{guarded} of {needed}", "all", why)
 
 
-def _routers(gateways: Sequence[Gateway], _switch: LocalSwitch, place: NodeNamespace, deadline: Deadline) -> Iterator[Finding]:
+def _routers(every: Sequence[Gateway], _switch: LocalSwitch, place: NodeNamespace, deadline: Deadline) -> Iterator[Finding]:
     """The routers that each gateway needs: its own, that of its egress, else the node's."""
+    gateways = [each for each in every if each.forwards]
     defaults = place.next_hops()
     wanted = {each.port: _hops(each, {version: hop for version, (hop, _) in defaults.items()}) for each in gateways}
     ways = dict(defaults.values())
