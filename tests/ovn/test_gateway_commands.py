@@ -155,6 +155,28 @@ def test_rows_of_others_stand_against_it(database: NorthboundDatabase, run: Run)
     assert json.loads(run(*GATEWAY, "--json").stdout)["changes"] == []
 
 
+def test_the_end_of_nodes_and_cluster(database: NorthboundDatabase, run: Run) -> None:
+    """In the other order than they were made; what others need stays, and is named. Nothing is left of them."""
+    run(*GATEWAY)
+    assert "Logical_Router ovn_cluster_router would be removed with" in run("remove-cluster", code=1).output
+    assert "remove-gateway" in run("remove-node", "--no-chassis", "--node", "n1", code=1).output
+    run("remove-gateway", "--no-chassis", "--node", "n1")
+    database.nbctl("lsp-add", "n1", "pod")
+    assert "Logical_Switch n1 would be removed with pod" in run("remove-node", "--no-chassis", "--node", "n1", code=1).output
+    database.nbctl("lsp-del", "pod")
+    assert json.loads(run("remove-node", "--no-chassis", "--node", "n1", "--dry-run", "--json").stdout)["changes"]
+    for node in ("n1", "n2"):
+        run("remove-node", "--no-chassis", "--node", node)
+    assert json.loads(run("remove-node", "--no-chassis", "--node", "n1", "--json").stdout)["changes"] == []
+    database.nbctl("lb-add", "theirs", "10.96.0.1:80", "10.244.1.9:80")
+    row = database.nbctl("--bare", "--columns=_uuid", "list", "Load_Balancer")
+    database.nbctl("add", "Load_Balancer_Group", "cluster-load-balancers", "load_balancer", row)
+    assert "would be removed with theirs" in run("remove-cluster", code=1).output
+    database.nbctl("lb-del", "theirs")
+    run("remove-cluster")
+    assert not everything(database)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

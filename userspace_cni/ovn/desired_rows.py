@@ -164,10 +164,10 @@ class Changes:
 
 
 def compare(
-    desired: Sequence[DesiredRow], rows: Rows, scope: str, further: Sequence[str] = (), *, adopt: bool = False
+    desired: Sequence[DesiredRow], rows: Rows, scope: str, further: Sequence[str | RowKey] = (), *, adopt: bool = False
 ) -> Changes:
     """What has to be written so that the database has the desired rows, and no others with the marks `scope` and `further` or one
-    of theirs.
+    of theirs. `further` has rows of tables without marks by their keys.
 
     `adopt`: a row of a desired name that is not marked becomes ours; else it is refused, as are two rows of one name.
     """
@@ -179,11 +179,13 @@ def compare(
 
 
 class _Comparison:
-    def __init__(self, desired: Sequence[DesiredRow], rows: Rows, scopes: Sequence[str], adopt: bool) -> None:
+    def __init__(self, desired: Sequence[DesiredRow], rows: Rows, marks: Sequence[str | RowKey], adopt: bool) -> None:
         self.changes: list[RowChange] = []
         self.refused: list[UserspaceError] = []
         self.ids: dict[RowKey, uuid.UUID] = {}
         self._rows = rows
+        scopes = [each for each in marks if isinstance(each, str)]
+        self._unmarked = [each for each in marks if isinstance(each, RowKey)]
         self._scope = scopes[0]
         self._adopt = adopt
         self._found: dict[RowKey, FoundRow] = {}
@@ -244,6 +246,7 @@ class _Comparison:
         """Remove what has the mark and is not desired."""
         kept = set(self.ids.values())
         marked = [each for scope in self._scopes for each in self._rows.of_scope(scope)]
+        marked += [each for key in self._unmarked for each in self._rows.called(key, ()) if self._is_ours(each)]
         gone = [each for each in sorted(marked, key=lambda found: found.key) if each.row_id not in kept]
         moved = {each.row_id for each in self.changes if each.held_by is not None}
         safe = moved | {each.row_id for each in gone}

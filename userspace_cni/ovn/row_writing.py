@@ -170,7 +170,7 @@ class RowPlan:
     scope: str
     adopt: bool = False
     alone: RowKey | None = None
-    further: tuple[str, ...] = ()
+    further: tuple[str | RowKey, ...] = ()
 
     def compare(self, session: NorthboundSession) -> Changes:
         """What is to be written. Only within the session's lock. Raises the errors of `desired`."""

@@ -1,4 +1,5 @@
-"""`init-cluster` and `init-node`: what a person asked for becomes desired rows, and is judged by what the database has.
+"""`init-cluster`, `init-node` and what removes them: what a person asked for becomes desired rows, judged by what the database
+has.
 
 Each is one transaction. A second run writes nothing; a changed argument changes what is ours.
 """
@@ -12,12 +13,22 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NameTaken, UserspaceError
 from userspace_cni.ovn.desired_rows import Changes, DesiredRow, RowKey
 from userspace_cni.ovn.free_subnets import AskedFree, choose_subnets
+from userspace_cni.ovn.gateways.known_gateways import find_gateways
 from userspace_cni.ovn.known_cluster import FoundCluster, find_cluster
 from userspace_cni.ovn.northbound import NorthboundClient, NorthboundSession
-from userspace_cni.ovn.northbound_tables import ROUTER
+from userspace_cni.ovn.northbound_tables import ROUTER, SWITCH
 from userspace_cni.ovn.plan_writing import WriteMode, write_plan
 from userspace_cni.ovn.row_writing import RowPlan
-from userspace_cni.ovn.topology import CLUSTER_SCOPE, LogicalCluster, LogicalNode, Subnet, cluster_rows, node_rows, node_scope
+from userspace_cni.ovn.topology import (
+    CLUSTER_SCOPE,
+    LogicalCluster,
+    LogicalNode,
+    Subnet,
+    balancer_keys,
+    cluster_rows,
+    node_rows,
+    node_scope,
+)
 from userspace_cni.ovn.topology_values import node_name_of, require_apart, require_room, require_within
 
 
@@ -80,6 +91,24 @@ def init_node(client: NorthboundClient, asked: AskedNode, mode: WriteMode) -> tu
     scope = node_scope(node_name_of(asked.name))
     changes = write_plan(client, RowPlan(plan, scope, mode.adopt, RowKey(ROUTER, router)), mode)
     return judged[0], changes
+
+
+def remove_node(client: NorthboundClient, name: str, mode: WriteMode) -> Changes:
+    """Remove the node's rows, unless pods' ports or a gateway need them. Raises NameTaken, Unavailable, RowsRefused."""
+
+    def plan(session: NorthboundSession) -> Sequence[DesiredRow]:
+        if name in find_gateways(session, find_cluster(session)).gateways:
+            raise NameTaken(f"node {name} has a gateway", "userspace-cni ovn remove-gateway, first")
+        return ()
+
+    return write_plan(client, RowPlan(plan, node_scope(name), alone=RowKey(SWITCH, name)), mode)
+
+
+def remove_cluster(client: NorthboundClient, mode: WriteMode) -> Changes:
+    """Remove what the cluster has once, unless nodes, gateways or load balancers need it. Raises as `remove_node`."""
+    router = _read_router(client, mode.deadline)
+    groups = balancer_keys(router, pair=False)
+    return write_plan(client, RowPlan((), CLUSTER_SCOPE, alone=RowKey(ROUTER, router), further=groups), mode)
 
 
 def plan_cluster(cluster: LogicalCluster, known: FoundCluster, *, adopt: bool = False) -> tuple[DesiredRow, ...]:

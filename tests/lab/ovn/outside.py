@@ -8,18 +8,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
-from click.testing import CliRunner, Result
-
 from tests.lab.frames.taps import socket_in
 from tests.lab.ovn.two_chassis import NODES, TwoChassis
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.veths import give, inside, veth
-from userspace_cni.cli.main import userspace_cni
 
 BRIDGE: Final = "br-ex"
 ROUTER4, ROUTER6 = "192.0.2.1", "2001:db8::1"
 """The addresses of the machine outside, by version of IP."""
-_NIC, _LAN = "ext0", "lan"
+NIC: Final = "ext0"
+_LAN: Final = "lan"
 _PORT: Final = 8080
 
 
@@ -32,30 +30,15 @@ def outside_of(ovn: TwoChassis) -> Iterator[str]:
         give(made, _LAN, f"{ROUTER4}/24", f"{ROUTER6}/64")
         for number, node in enumerate(NODES, 1):
             switch, end = ovn.switches[node], f"to-{node}"
-            veth(switch.netns, _NIC, made, end)
+            veth(switch.netns, NIC, made, end)
             inside(made, "ip", "link", "set", end, "master", _LAN)
             inside(made, "ethtool", "-K", end, "tx", "off")  # else the datapath sends frames without a checksum of TCP
             pinned = f'other_config:hwaddr="0a:ee:00:00:00:0{number}"'
             row = ("datapath_type=netdev", "fail-mode=standalone", pinned)
-            switch.vsctl("add-br", BRIDGE, "--", "set", "Bridge", BRIDGE, *row, "--", "add-port", BRIDGE, _NIC)
+            switch.vsctl("add-br", BRIDGE, "--", "set", "Bridge", BRIDGE, *row, "--", "add-port", BRIDGE, NIC)
             stack.callback(switch.vsctl, "--if-exists", "del-br", BRIDGE)
         inside(made, "ethtool", "-K", _LAN, "tx", "off")
         yield made
-
-
-def run_on(ovn: TwoChassis, node: str, environment: dict[str, str], *arguments: str, code: int = 0) -> Result:
-    """Run a command of `ovn` as on the node; it has to end with `code`."""
-    switch = ovn.switches[node]
-    there = {
-        "USERSPACE_CNI_OVN_NB": ovn.remote("nb"),
-        "USERSPACE_CNI_OVN_SB": ovn.remote("sb"),
-        "USERSPACE_CNI_OVSDB": switch.ovsdb,
-        "USERSPACE_CNI_SWITCH_NETNS": switch.netns,
-        "OVS_RUNDIR": switch.rundir,
-    }
-    done = CliRunner(env={**environment, **there}).invoke(userspace_cni, ["ovn", *arguments])
-    assert done.exit_code == code, done.output
-    return done
 
 
 def answers(netns: str, address: str) -> bool:

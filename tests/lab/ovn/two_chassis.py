@@ -54,13 +54,21 @@ class TwoChassis(Started):
             self._start(database, "ovsdb-server", f"--remote=p{self.remote(database)}", control, str(file))
         self._start("northd", "ovn-northd", f"--ovnnb-db={self.remote('nb')}", f"--ovnsb-db={self.remote('sb')}")
         for number, node in enumerate(NODES, 1):
-            self.switches[node] = Switch(environment={"PRIVATE_SWITCH_PAGES": "256", "PRIVATE_SWITCH_SOCKET_MEM": "128"}).start()
-            self._be_chassis(node, f"10.99.0.{number}")
+            self._start_node(node, number)
         one, other = (self.netns(node) for node in NODES)
         veth(one, _NIC, other, _NIC)
         for number, node in enumerate(NODES, 1):
             self._join_underlay(node, f"10.99.0.{number}", f"0a:99:00:00:00:0{number}")
         wait_until(lambda: self.chassis() == set(NODES), what="chassis")
+
+    def add(self, node: str) -> None:
+        """A further chassis, whose way to the first one is over the last."""
+        number, last = len(self.switches) + 1, self.switches[list(self.switches)[-1]]
+        self._start_node(node, number)
+        veth(last.netns, f"{_NIC}-{node}", self.netns(node), _NIC)
+        last.vsctl("add-port", _UNDERLAY, f"{_NIC}-{node}")
+        self._join_underlay(node, f"10.99.0.{number}", f"0a:99:00:00:00:0{number}")
+        wait_until(lambda: node in self.chassis(), what=f"chassis {node}")
 
     def stop(self) -> None:
         """End what runs, the last first."""
@@ -142,6 +150,10 @@ class TwoChassis(Started):
                 stack.callback(switch.vsctl, "--if-exists", "del-port", INTEGRATION, short)
             wait_until(lambda: switch.interface(short)["external_ids"].get("ovn-installed") == "true", what=f"OVN has {short}")
             yield pod
+
+    def _start_node(self, node: str, number: int) -> None:
+        self.switches[node] = Switch(environment={"PRIVATE_SWITCH_PAGES": "256", "PRIVATE_SWITCH_SOCKET_MEM": "128"}).start()
+        self._be_chassis(node, f"10.99.0.{number}")
 
     def _be_chassis(self, node: str, address: str) -> None:
         ids = {

@@ -13,7 +13,7 @@ from typing import Final
 
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, USAGE
-from userspace_cni.cli.network.own_settings import hold_file
+from userspace_cni.cli.network.own_settings import FileLock
 from userspace_cni.cli.ovn.opened_databases import give_time
 from userspace_cni.cli.site import CommandRefused, Site
 from userspace_cni.ovn.chassis_ids import SYSTEM_ID
@@ -90,7 +90,7 @@ def set_gateway(site: Site, databases: OvnDatabases, given: AskedOptions) -> Wri
         asked = replace(asked, network=require_network(given.network or given.bridge, "--network"), bridge=given.bridge)
         _, changes = _rows(databases, asked, given)(WriteMode(give_time(), given.dry_run, given.adopt))
         return WrittenGateway(asked.name, changes, {})
-    with nullcontext() if given.dry_run else hold_file(site):
+    with nullcontext() if given.dry_run else FileLock(site):
         ids = databases.read_ids(give_time())
         own = ids.get(SYSTEM_ID, "")
         if not own:
@@ -119,7 +119,7 @@ def set_gateway(site: Site, databases: OvnDatabases, given: AskedOptions) -> Wri
 def drop_gateway(site: Site, databases: OvnDatabases, given: AskedGone) -> WrittenGateway:
     """Remove the gateway. Raises CommandRefused and UserspaceError."""
     name = _name(site, given.node, distributed=given.distributed)
-    with nullcontext() if given.dry_run or given.no_chassis else hold_file(site):
+    with nullcontext() if given.dry_run or given.no_chassis else FileLock(site):
         ids = {} if given.no_chassis else databases.read_ids(give_time())
         left, changes = remove_gateway(databases.northbound, name, WriteMode(give_time(), dry_run=given.dry_run))
         wanted = plan_mappings(ids, _needed(left, ids.get(SYSTEM_ID, "")), {})

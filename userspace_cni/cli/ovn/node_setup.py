@@ -1,4 +1,5 @@
-"""What a node gets: rows of the northbound database, external_ids of its switch, and its own port in the settings file.
+"""What a node gets, and what is taken from it: rows of the northbound database, external_ids of its switch, and its own port in
+the settings file.
 
 All three are judged before the first is written, and one command at a time does it on a node. After a crash in between the same
 command writes what is missing.
@@ -19,6 +20,7 @@ from userspace_cni.ovn.databases import OvnDatabases
 from userspace_cni.ovn.desired_rows import Changes
 from userspace_cni.ovn.management_table import BY, management_link, management_table
 from userspace_cni.ovn.plan_writing import WriteMode
+from userspace_cni.ovn.setting_up import remove_node
 from userspace_cni.ovn.topology import LogicalNode, Subnet
 
 RowWriter = Callable[[WriteMode], tuple[LogicalNode, Changes]]
@@ -57,7 +59,7 @@ def set_up(site: Site, databases: OvnDatabases, asked: SetUp) -> tuple[LogicalNo
             databases.write_ids(ids, give_time())
         written = is_here and _plan_port(site, node, asked.services).write()
     if written:
-        _tell_agent(site, node)
+        _tell_agent(site, node.name, is_made=node.management)
     return node, changes, ids
 
 
@@ -67,9 +69,26 @@ def _plan_port(site: Site, node: LogicalNode, services: tuple[Subnet, ...]) -> F
     return plan_block(site, "gateway", BY, table)
 
 
-def _tell_agent(site: Site, node: LogicalNode) -> None:
+def drop_node(site: Site, databases: OvnDatabases, name: str, *, is_here: bool, dry_run: bool) -> Changes:
+    """Remove the node's rows, and where this machine is the node its port. Raises CommandRefused and UserspaceError."""
+    with FileLock(site) if is_here and not dry_run else nullcontext() as lock:
+        changes = remove_node(databases.northbound, name, WriteMode(give_time(), dry_run=True))
+        change = plan_block(site, "gateway", BY, "") if is_here else None
+        if dry_run:
+            return changes
+        if lock is not None and change is not None and change.text != change.former:
+            lock.require()
+            change.prove()
+        changes = remove_node(databases.northbound, name, WriteMode(give_time()))
+        written = change is not None and change.write()
+    if written:
+        _tell_agent(site, name, is_made=False)
+    return changes
+
+
+def _tell_agent(site: Site, node: str, *, is_made: bool) -> None:
     try:
         site.client.network(reconcile=True)
     except Unavailable as error:
-        done = "made" if node.management else "removed"
-        view.note(f"the port {management_link(node.name)} of this node is {done} when an agent runs: {error}")
+        done = "made" if is_made else "removed"
+        view.note(f"the port {management_link(node)} of this node is {done} when an agent runs: {error}")

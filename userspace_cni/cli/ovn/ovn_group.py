@@ -40,6 +40,20 @@ def _remove_gateway() -> click.Command:
     return remove_command
 
 
+@defer(ovn_command, "remove-node", "Remove a node.")
+def _remove_node() -> click.Command:
+    from userspace_cni.cli.ovn.removal_commands import node_removal
+
+    return node_removal
+
+
+@defer(ovn_command, "remove-cluster", "Remove what the cluster has once.")
+def _remove_cluster() -> click.Command:
+    from userspace_cni.cli.ovn.removal_commands import cluster_removal
+
+    return cluster_removal
+
+
 @defer(ovn_command, "status", "Show databases, nodes, chassis and ports.")
 def _status() -> click.Command:
     from userspace_cni.cli.ovn.ovn_status import status_command

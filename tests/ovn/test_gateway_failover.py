@@ -1,0 +1,77 @@
+"""A gateway of two chassis, with a third one that sees both: the second takes over when the first dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.lab.ovn.gateway_world import OWN, GatewayWorld, gateway_world
+from tests.lab.ovn.outside import ROUTER4, ROUTER6
+from tests.lab.ovn.two_chassis import LONGEST_GAP, NODES, Pinging
+from tests.lab.switch.switch import wait_until
+
+Record = Callable[[str, object], None]
+THIRD = "n3"
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[GatewayWorld]:
+    """With a gateway of n1 and n2, and a pod of the third node, which leaves by it."""
+    with gateway_world([(THIRD, False)]) as made:
+        for node in NODES:
+            made.make(node, "--distributed", "--chassis", ",".join(NODES))
+        yield made
+        made.end()
+
+
+def active(world: GatewayWorld) -> str:
+    """The chassis that has the gateway's port, "" for none."""
+    port = "logical_port=cr-rtoe-GR_distributed"
+    row = world.ovn.sbctl("--bare", "--columns=chassis", "find", "Port_Binding", port)
+    return world.ovn.sbctl("--bare", "--columns=name", "list", "Chassis", row) if row else ""
+
+
+@contextmanager
+def pinged(world: GatewayWorld, what: str, record: Record) -> Iterator[None]:
+    """The machine outside answers before and after the block, and the longest time that it did not is told."""
+    (pod,) = world.pods
+    with Pinging(pod.netns, ROUTER4) as pinging:
+        yield
+    record(f"{what}: {LONGEST_GAP}", round(pinging.gap_s * 1000))
+    assert (world.seen_as(pod, ROUTER4), world.seen_as(pod, ROUTER6)) == OWN["distributed"]
+
+
+def test_the_next_chassis_takes_over(world: GatewayWorld, record_property: Record) -> None:
+    """Where ovs-vswitchd of the first one dies, with the gateway's addresses; it goes back when that lives again."""
+    (pod,) = world.pods
+    assert (world.seen_as(pod, ROUTER4), world.seen_as(pod, ROUTER6)) == OWN["distributed"]
+    assert active(world) == "n1"
+    with pinged(world, "ovs-vswitchd of the gateway's chassis killed", record_property):
+        world.ovn.switches["n1"].kill_vswitchd()
+        wait_until(lambda: active(world) == "n2", what="n2 has it")
+    with pinged(world, "it goes back to the first chassis", record_property):
+        world.ovn.switches["n1"].restart_vswitchd()
+        wait_until(lambda: active(world) == "n1", what="n1 has it again")
+
+
+def test_a_whole_chassis_dies(world: GatewayWorld, record_property: Record) -> None:
+    """Where its ovn-controller dies first, so that its chassis keeps the gateway's port."""
+    assert active(world) == "n1"
+    with pinged(world, "the gateway's chassis dead", record_property):
+        world.ovn.kill("n1")
+        world.ovn.switches["n1"].kill_vswitchd()
+        wait_until(lambda: active(world) == "n2", what="n2 has it")
+    world.ovn.switches["n1"].restart_vswitchd()
+    world.ovn.start("n1")
+    wait_until(lambda: active(world) == "n1", what="n1 has it again")
+
+
+def test_a_controller_dies(world: GatewayWorld, record_property: Record) -> None:
+    """ovn-controller of the gateway's chassis, killed: its switch forwards meanwhile."""
+    assert active(world) == "n1"
+    with pinged(world, "ovn-controller of the gateway's chassis killed", record_property):
+        world.ovn.kill("n1")
+        world.ovn.start("n1")
+    assert active(world) == "n1"
