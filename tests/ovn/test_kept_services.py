@@ -7,60 +7,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.cluster_objects import node
 from tests.lab.kube.objectstore import ENDPOINT_SLICES, FORMER_ENDPOINT_SLICES, Kind
-from tests.lab.kube.services import endpoint, endpoint_slice, service
+from tests.lab.kube.services import endpoint, endpoint_slice, put, service
 from tests.lab.ovn.database import Authority, NorthboundDatabase
+from tests.lab.ovn.kept_services import GROUPS, WATCHED, KeptServices
 from tests.lab.switch.switch import wait_until
 from userspace_cni.base.back_off import BackOff
-from userspace_cni.base.root import HERE
-from userspace_cni.base.settings import Settings
-from userspace_cni.controller.controller_metrics import ControllerMetrics
-from userspace_cni.controller.northbound_hold import NorthboundHold
-from userspace_cni.controller.service_keeper import ServiceKeeper
-from userspace_cni.kube.events import Events
-from userspace_cni.kube.kubeconfig import KubeconfigBounds
 from userspace_cni.kube.list_watch import WatchTimes
-from userspace_cni.kube.pod_requests import Clients
 
-WATCHED = WatchTimes(page=100, back_off=BackOff(0.005, 0.02), confirm_s=0)
-GROUPS = ("cluster-load-balancers", "gateway-load-balancers")
 SLICES = "endpointslices.discovery.k8s.io"
-
-
-class KeptServices:
-    """A controller's part for Services, with its own connections. `leads` may be set to False."""
-
-    def __init__(self, session: Any, remote: str, watched: WatchTimes) -> None:
-        self.leads = True
-        self.wrote: Counter[str] = Counter()
-        self.metrics = ControllerMetrics(lambda: self.leads, {})
-        self.hold = NorthboundHold(remote, None, lambda: self.leads)
-        self.keeper = ServiceKeeper(session, self.hold, self.metrics, watched)
-        self.events = Events(session, "", self.metrics.count_dropped_events)
-        self.keeper.tell_by(self.events)
-        self.keeper.rounds.on_write = lambda kind: self.wrote.update([kind])
-        self.keeper.start()
-        self.events.start()
-
-    def lead(self, leads: bool) -> None:
-        self.leads = leads
-        self.keeper.ask()
-
-    def at_rest(self) -> None:
-        """Wait for rounds in which nothing is left to do."""
-        for _ in range(3):
-            assert self.keeper.rounds.await_round(60)
-
-    def stop(self) -> None:
-        self.keeper.stop()
-        self.hold.close()
-        self.events.stop()
 
 
 Make = Callable[..., KeptServices]
@@ -98,19 +58,12 @@ def keep(api: ApiServer, northbound: NorthboundDatabase, tmp_path: Path) -> Iter
     path = api.kubeconfig(tmp_path)
 
     def make(watched: WatchTimes = WATCHED) -> KeptServices:
-        session = Clients(KubeconfigBounds.of(Settings()), HERE, path).of("").session
-        made.append(KeptServices(session, northbound.remote("unix"), watched))
+        made.append(KeptServices(path, northbound.remote("unix"), watched))
         return made[-1]
 
     yield make
     for each in made:
         each.stop()
-
-
-def put(api: ApiServer, *things: dict[str, Any]) -> None:
-    for each in things:
-        metadata = {key: value for key, value in each["metadata"].items() if key not in ("uid", "creationTimestamp")}
-        api.add({**each, "metadata": metadata}, "default")
 
 
 def vips(northbound: NorthboundDatabase, name: str = "default/web_tcp") -> dict[str, str] | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tests.lab.kube.apiserver import ApiServer
+
 CREATED = "2026-01-01T00:00:00Z"
 
 
@@ -29,3 +31,10 @@ def endpoint_slice(
     ports = list(ports) or [{"name": "", "port": 8080, "protocol": "TCP"}]
     said = {"addressType": kind, "endpoints": list(endpoints), "ports": ports}
     return {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": metadata, **said}
+
+
+def put(api: ApiServer, *things: Mapping[str, Any]) -> None:
+    """Create these, or replace them. The server gives UIDs and times."""
+    for each in things:
+        metadata = {key: value for key, value in each["metadata"].items() if key not in ("uid", "creationTimestamp")}
+        api.add({**each, "metadata": metadata}, "default")

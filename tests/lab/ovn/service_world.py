@@ -17,13 +17,13 @@ from typing import Any, Final, Self
 
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.cluster_objects import node
-from tests.lab.kube.services import endpoint, endpoint_slice
+from tests.lab.kube.services import endpoint, endpoint_slice, put
 from tests.lab.ovn.attempts import Attempt, Outcome, PodServers, tried
+from tests.lab.ovn.kept_services import GROUPS
 from tests.lab.ovn.logical_pods import LogicalPod, LogicalWorld, logical_world
 from tests.lab.ovn.two_chassis import NODES
 from tests.lab.switch.switch import wait_until
 
-GROUPS: Final = ("cluster-load-balancers", "gateway-load-balancers")
 PORT: Final = 8080
 OTHER_PORT: Final = 9090
 """The ports at which each pod answers, over TCP and UDP."""
@@ -59,9 +59,7 @@ class ServiceWorld:
 
     def put(self, *things: Mapping[str, Any]) -> None:
         """Create objects of the API, or replace them."""
-        for each in things:
-            metadata = {key: value for key, value in each["metadata"].items() if key not in ("uid", "creationTimestamp")}
-            self.api.add({**each, "metadata": metadata}, "default")
+        put(self.api, *things)
 
     def put_endpoints(self, service: str, *pods: str, ports: Sequence[Mapping[str, Any]]) -> None:
         """Have these pods be all endpoints of a Service, by both families."""

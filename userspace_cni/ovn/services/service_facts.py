@@ -19,6 +19,8 @@ PHYSICAL: Final = "physical_ips"
 """The key of external_ids of a gateway's router with its addresses outside, between commas."""
 _ROUTER: Final = "GR_"
 """Before the node's name: a gateway's router."""
+_JOINED: Final = "rtoj-"
+"""Before a router's name: its port on the switch `join`."""
 _COLUMNS: Final = {
     SWITCH: {"name", "other_config", "external_ids"},
     ROUTER: {"name", "external_ids"},
@@ -80,8 +82,11 @@ def read_facts(session: NorthboundSession) -> ServiceFacts:
             gateways[name] = ServiceGateway(node, tuple(_read(ids[PHYSICAL], ip_address)))
             owners |= dict.fromkeys(gateways[name].addresses, f"that of the gateway on node {node}")
     for row in session.rows(ROUTER_PORT):
+        name = value_of(row, "name")
         for each in _read(",".join(value_of(row, "networks")), ip_interface):
-            owners.setdefault(each.ip, f"that of the router port {value_of(row, 'name')}")
+            owners.setdefault(each.ip, f"that of the router port {name}")
+            if name.startswith(_JOINED):
+                subnets[each.network] = None
     groups = [value_of(row, "name") for row in session.rows(LOAD_BALANCER_GROUP)] if has_groups(session) else []
     return ServiceFacts(switches, gateways, frozenset(groups), owners, tuple(subnets))
 
