@@ -75,6 +75,18 @@ def test_a_shared_gateway() -> None:
     assert outside_port(asked) == "br-ex_n1"
 
 
+def test_pods_reach_a_node_that_shares_its_address() -> None:
+    """By the node's own port, in each version of IP that its pods have; the gateway would take the packet as its own."""
+    asked = replace(ASKED, shared="0a:00:00:00:00:11")
+    place = replace(PLACE, node_subnets=subnets_of("10.244.1.0/24,fd00:1:2:3::/64", "--subnet"))
+    rows = [each for each in gateway_rows(LogicalGateway(asked, place)) if each.columns.get("priority") == 800]
+    assert [(each.columns["match"], each.columns["nexthops"]) for each in rows] == [
+        ("ip4.dst == 192.0.2.10", ["10.244.1.2"]),
+        ("ip6.dst == 2001:db8::10", ["fd00:1:2:3::2"]),
+    ]
+    assert all("dst ==" not in str(each.columns.get("match")) for each in gateway_rows(LogicalGateway(ASKED, place)))
+
+
 def test_a_distributed_gateway_has_no_chassis_of_its_own() -> None:
     """Its router is of none, and its port has the group."""
     asked = replace(ASKED, name="distributed", chassis=("c1", "c2"), distributed=True)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv6Interface
+from itertools import product
 from typing import Final
 
 from userspace_cni.ovn.desired_rows import DesiredRow, Members, RowKey, Within
@@ -33,7 +34,7 @@ from userspace_cni.ovn.northbound_tables import (
     SWITCH,
     SWITCH_PORT,
 )
-from userspace_cni.ovn.topology import GATEWAY_GROUP, JOIN_SWITCH, Address, Subnet, mac_of, router_address
+from userspace_cni.ovn.topology import GATEWAY_GROUP, JOIN_SWITCH, Address, Subnet, mac_of, management_address, router_address
 
 GATEWAY_BALANCERS: Final = RowKey(LOAD_BALANCER_GROUP, GATEWAY_GROUP)
 Interface = IPv4Interface | IPv6Interface
@@ -47,6 +48,8 @@ _ANNOUNCED: Final = {"nat-addresses": "router", "exclude-lb-vips-from-garp": "tr
 all gateways' together."""
 _OF_NODE, _OF_SOURCE = 500, 600
 """Priorities of policies: of a node's subnet, and of a chosen one, to which its prefix length is added. Others' may be above."""
+_TO_NODE: Final = 800
+"""That of policies to the node itself, where it shares its address with the gateway: above those by which pods leave."""
 _FIRST: Final = 100
 """The priority of the first chassis of a distributed gateway."""
 
@@ -246,5 +249,15 @@ def _policies(gateway: LogicalGateway) -> Iterator[DesiredRow]:
         inner = [each for each in (*place.cluster_subnets, *place.joins) if each.version == subnet.version]
         match = " && ".join([f"{ip}.src == {subnet}", *(f"{ip}.dst != {each}" for each in inner)])
         columns: dict[str, object] = {"priority": priority, "match": match, "action": "reroute", "nexthops": [str(hop)]}
-        key = RowKey(ROUTER_POLICY, f"{gateway.router} {priority} {subnet}")
-        yield DesiredRow(key, columns, Within(RowKey(ROUTER, place.router), "policies"))
+        yield _policy(gateway, subnet, columns)
+    if gateway.asked.shared:  # the gateway takes what is for its address as its own, and pods could not reach their node
+        for outside, subnet in product(gateway.asked.addresses, place.node_subnets):
+            if outside.version == subnet.version:
+                match, hop = f"ip{outside.version}.dst == {outside.ip}", management_address(subnet)
+                columns = {"priority": _TO_NODE, "match": match, "action": "reroute", "nexthops": [str(hop)]}
+                yield _policy(gateway, outside.ip, columns)
+
+
+def _policy(gateway: LogicalGateway, about: Subnet | Address, columns: dict[str, object]) -> DesiredRow:
+    key = RowKey(ROUTER_POLICY, f"{gateway.router} {columns['priority']} {about}")
+    return DesiredRow(key, columns, Within(RowKey(ROUTER, gateway.place.router), "policies"))
