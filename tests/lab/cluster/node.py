@@ -29,6 +29,8 @@ from tests.lab.runtimes.images import IMAGE
 from tests.lab.switch.switch import Switch, wait_until
 
 ADDRESS, GATEWAY = "172.30.0.2", "172.30.0.1"
+NODE_LINK = "node0"
+"""The end of the node's link in the control plane."""
 SHORT_DIR = "/var/lib/vhost_sockets"
 CONTAINERD = "/run/containerd/containerd.sock"
 _NETWORKS = "/etc/cni/net.d"
@@ -250,14 +252,18 @@ class ClusterNode:
     def _plug_in(self) -> None:
         """Connect the node to the control plane by a veth, which ends with either machine."""
         here, there = self.machine, self._control.machine
-        there.run("sh", "-c", "ip link delete node0 2>&- || true")  # the former boot's link, which the kernel removes late
-        ends = ["eth0", "netns", str(here.pid), "type", "veth", "peer", "name", "node0", "netns", str(there.pid)]
+        there.run("sh", "-c", f"ip link delete {NODE_LINK} 2>&- || true")  # the former boot's link, which the kernel removes late
+        ends = ["eth0", "netns", str(here.pid), "type", "veth", "peer", "name", NODE_LINK, "netns", str(there.pid)]
         subprocess.run(["ip", "link", "add", *ends], check=True)
-        there.run("sh", "-ec", f"ip address add {GATEWAY}/24 dev node0; ip link set node0 up; ip route add {PODS} via {ADDRESS}")
+        there.run(
+            "sh",
+            "-ec",
+            f"ip address add {GATEWAY}/24 dev {NODE_LINK}; ip link set {NODE_LINK} up; ip route add {PODS} via {ADDRESS}",
+        )
         here.run("sh", "-ec", f"ip address add {ADDRESS}/24 dev eth0; ip link set eth0 up; ip route add default via {GATEWAY}")
         if second := self._shape.second:
             add = "ip address add {}/64 dev {} nodad; ip -6 route add {} via {}"
-            there.run("sh", "-ec", add.format(second.gateway, "node0", second.pods, second.node))
+            there.run("sh", "-ec", add.format(second.gateway, NODE_LINK, second.pods, second.node))
             here.run("sh", "-ec", add.format(second.node, "eth0", "default", second.gateway))
 
 

@@ -15,11 +15,10 @@ from typing import Any, Final
 
 from tests.lab.cluster.cluster import NAMESPACE, Cluster, one_cluster
 from tests.lab.cluster.control import API, NODE_NAME, SERVICES
-from tests.lab.cluster.node import ADDRESS, GATEWAY
+from tests.lab.cluster.node import ADDRESS, GATEWAY, NODE_LINK
 from tests.lab.cluster.ovn_overlay import apply_ovn, import_image
 from tests.lab.cluster.shape import SecondFamily, Shape
 from tests.lab.judge import agnhost_image, cluster_dns
-from userspace_cni.ovn.topology import DEFAULT_ROUTER
 
 SECOND: Final = SecondFamily(node="fd00:30::2", gateway="fd00:30::1", pods="fd00:10:244::/64")
 CLUSTER_SUBNETS: Final = "10.244.0.0/16,fd00:10:244::/56"
@@ -27,8 +26,7 @@ DNS: Final = "10.96.0.10"
 SERVICE_SUBNETS: Final = f"{SERVICES},fd00:10:96::/112"
 _RANGE: Final = f"--service-cluster-ip-range={SERVICE_SUBNETS}"
 _DUAL: Final = "--feature-gates=IPv6DualStack=true"
-_NODE_PORTS: Final = ("10.244.0.2", "fd00:10:244::2")
-"""The node's own port on its logical switch, the way out of pods."""
+_BRIDGE: Final = "breth0"
 _NETWORK: Final[dict[str, Any]] = {
     "cniVersion": "1.0.0",
     "name": "pods",
@@ -64,22 +62,31 @@ def judged_cluster() -> Iterator[Cluster]:
         apply_ovn(
             cluster,
             directory,
-            {"OVN_CLUSTER_SUBNET": CLUSTER_SUBNETS, "OVN_SERVICE_SUBNET": SERVICE_SUBNETS},
+            {
+                "OVN_CLUSTER_SUBNET": CLUSTER_SUBNETS,
+                "OVN_SERVICE_SUBNET": SERVICE_SUBNETS,
+                "USERSPACE_CNI_OVN_GATEWAY_BRIDGE": _BRIDGE,
+            },
             ["ovn-default-network"],
             replicas=[{"name": "userspace-cni-controller", "count": 1}],
         )
         cluster.wait_agent()
-        _lead_out(cluster)
+        _share_address(cluster)
         _serve_names(cluster)
         yield cluster
 
 
-def _lead_out(cluster: Cluster) -> None:
-    """Let what pods send to other networks leave by the node's own port, and the node forward it."""
-    for each in ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"):
-        cluster.node_shell("sysctl", "-qw", f"{each}=1")
-    for target, port in zip(("0.0.0.0/0", "::/0"), _NODE_PORTS, strict=True):
-        nbctl(cluster, "lr-route-add", DEFAULT_ROUTER, target, port)
+def _share_address(cluster: Cluster) -> None:
+    """Make the node's NIC a bridge's, and OVN's gateway router on it one with the node's address; pods leave by it."""
+    # the kernel gives a veth frames without checksums, and the userspace datapath would pass them on
+    cluster.control.machine.run("ethtool", "-K", NODE_LINK, "tx", "off")
+    cluster.agent("nic-to-bridge", "eth0", "--bridge", _BRIDGE, "--move-addresses", "primary")
+    addresses = f"{ADDRESS}/24,{SECOND.node}/64"
+    gateway = ("--bridge", _BRIDGE, "--shared", "--ip", addresses, "--next-hop", f"{GATEWAY},{SECOND.gateway}")
+    databases = [f"USERSPACE_CNI_OVN_{each}=tcp:{ADDRESS}:{port}" for each, port in (("NB", 6641), ("SB", 6642))]
+    pod = cluster.agent_pod()["metadata"]["name"]
+    init = ("env", *databases, "userspace-cni", "ovn", "init-gateway", *gateway)
+    cluster.exec(pod, *init, container="agent", namespace=NAMESPACE)
 
 
 def nbctl(cluster: Cluster, *arguments: str) -> str:
