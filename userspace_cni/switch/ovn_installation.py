@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.steps import OWNER, LogicalPort, OvsPort
@@ -22,12 +23,16 @@ from userspace_cni.switch.ovsdb.rows.logical_ids import IFACE_ID, is_installed
 from userspace_cni.switch.vswitchd import Daemon
 
 if TYPE_CHECKING:
+    from userspace_cni.ovsdb.replica import Watch
     from userspace_cni.switch.ovsdb.switch_database import SwitchClient, SwitchSession
 
 _SPARE_S: Final = 2.0
 """What is left of the deadline for finding out what was missing."""
 _PATIENCE_S: Final = 1.0
 """How long it waits before it asks whether ovs-vswitchd lives: OVN takes 25 to 80 ms."""
+WAITING_MAX: Final = 128
+"""How many may wait longer than that at the same time: each has a thread of the agent, whose others are for other networks' pods
+while OVN is down."""
 _USUAL_BRIDGE: Final = "br-int"
 _BRIDGE: Final = "ovn-bridge"
 _REMOTE: Final = "ovn-remote"
@@ -96,12 +101,17 @@ def find_first_interface(client: SwitchClient, container_id: str, deadline: Dead
 
 
 class LogicalPorts:
-    """The logical ports of one switch. `rundir`: where ovn-controller has its control socket. Safe to use from any thread."""
+    """The logical ports of one switch. `rundir`: where ovn-controller has its control socket. Safe to use from any thread.
 
-    def __init__(self, client: SwitchClient, daemon: Daemon, rundir: str) -> None:
+    `most`: how many wait for OVN at the same time, but for the first second of each.
+    """
+
+    def __init__(self, client: SwitchClient, daemon: Daemon, rundir: str, most: int = WAITING_MAX) -> None:
         self._client = client
         self._daemon = daemon
         self._rundir = rundir
+        self._most = most
+        self._waiting = BoundedSemaphore(most)
 
     def await_installed(self, session: SwitchSession, step: OvsPort, deadline: Deadline) -> None:
         """Wait until ovn-controller says of the step's row that it is installed; at once where the step does not wait for it.
@@ -121,11 +131,19 @@ class LogicalPorts:
         watch = session.watch("Interface", step.name, look)
         left = deadline.remaining()
         end = deadline.within(max(left - _SPARE_S, left / 2))
-        while (found := watch.wait(end.within(_PATIENCE_S).remaining())) is None and end.remaining():
-            liveness = self._daemon.ask_shared(deadline)
-            if liveness.state == "dead":
+        found = watch.wait(end.within(_PATIENCE_S).remaining())
+        if found is None and end.remaining():
+            if not self._waiting.acquire(blocking=False):
                 watch.forget()
-                raise Unavailable(f"ovs-vswitchd is dead: {liveness.reason}", "see its log, and restart it")
+                raise Unavailable(
+                    f"OVN has not installed logical port {logical.name} within {_PATIENCE_S:g} s, and {self._most} other ADDs of "
+                    "this node wait for OVN already",
+                    "does ovn-controller run, and a controller of logical ports?",
+                )
+            try:
+                found = self._wait_on(watch, end, deadline)
+            finally:
+                self._waiting.release()
         if found:
             return
         watch.forget()
@@ -135,6 +153,17 @@ class LogicalPorts:
         raise Unavailable(
             f"OVN has not installed logical port {logical.name} in time: {missing}", _LOOK.format(logical.name, logical.name)
         )
+
+    def _wait_on(self, watch: Watch[bool], end: Deadline, deadline: Deadline) -> bool | None:
+        """Wait until `end`. Raises Unavailable when ovs-vswitchd is dead."""
+        while True:
+            liveness = self._daemon.ask_shared(deadline)
+            if liveness.state == "dead":
+                watch.forget()
+                raise Unavailable(f"ovs-vswitchd is dead: {liveness.reason}", "see its log, and restart it")
+            found = watch.wait(end.within(_PATIENCE_S).remaining())
+            if found is not None or not end.remaining():
+                return found
 
     def _look(self, step: OvsPort, logical: LogicalPort, deadline: Deadline) -> ChassisLook:
         """What the node shows now; what cannot be read is left out."""
