@@ -17,26 +17,24 @@ It needs OVN's databases and schemas (Debian: ovn-central), and no root.
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
 import sys
 import threading
 import time
-import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import psutil
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.raw_database import RawDatabase
 from tests.bench.report import arguments, machine, tell
+from tests.bench.watch_process import LONG_S, Watch
 from tests.lab.kube.served_cluster import ServedCluster
 from tests.lab.ovn.database import Authority, NorthboundDatabase
 from tests.lab.switch.switch import wait_until
@@ -50,10 +48,8 @@ from userspace_cni.kube.pod_requests import Clients
 from userspace_cni.kube.resources import PODS
 from userspace_cni.ovn.port_writing import BATCH
 
-LONG_S: Final = 1800.0
 _SWITCHES_AT_ONCE: Final = 100
 _CHURNED: Final = 50
-_MIB: Final = 1 << 20
 
 
 class World:
@@ -84,63 +80,11 @@ def _database(directory: Path, authority: Authority, nodes: int) -> Iterator[Nor
         yield served
 
 
-class Watch:
-    """`ovn watch` as a process, from its start to its end."""
-
-    def __init__(self, world: World) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = int(free.getsockname()[1])
-        settings = {
-            "USERSPACE_CNI_OVN_NB": world.database.remote("unix"),
-            "USERSPACE_CNI_KUBECONFIG": world.cluster.kubeconfig,
-            "USERSPACE_CNI_CONTROLLER_NAMESPACE": "system",
-            "USERSPACE_CNI_METRICS_LISTEN": f"127.0.0.1:{self._port}",
-            "USERSPACE_CNI_LOG_LEVEL": "warning",
-        }
-        self.began = time.monotonic()
-        self._process = subprocess.Popen([sys.executable, "-m", "userspace_cni", "ovn", "watch"], env=os.environ | settings)
-        self._seen = psutil.Process(self._process.pid)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait(60)
-
-    def metric(self, name: str) -> float | None:
-        """A metric's value; None while there is no page, or no value."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=30) as page:
-                lines = page.read().decode().splitlines()
-        except OSError:
-            return None
-        found = (line.rpartition(" ")[2] for line in lines if line.startswith(f"userspace_cni_controller_{name} "))
-        return float(next(found, "nan"))
-
-    def await_metric(self, name: str, least: float) -> float:
-        """Wait until the metric has at least this value; when that was (time.monotonic)."""
-        wait_until(lambda: (self.metric(name) or 0.0) >= least, LONG_S, f"{name} of {least}", pause=0.2)
-        return time.monotonic()
-
-    def cpu_s(self) -> float:
-        used = self._seen.cpu_times()
-        return float(used.user + used.system)
-
-    def memory(self) -> dict[str, float]:
-        """MiB: resident, the most of that so far, and of it its own."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        [most] = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")]
-        found = self._seen.memory_full_info()
-        return {"resident": round(found.rss / _MIB), "own": round(found.uss / _MIB), "most": round(int(most) / 1024)}
-
-
 def make_all(world: World, pods: int) -> dict[str, Any]:
     """All pods at once, with a controller that waits for them."""
     cluster = world.cluster
     database = psutil.Process(world.database.pid)
-    with Watch(world) as watch:
+    with Watch(world.database.remote("unix"), world.cluster.kubeconfig) as watch:
         watch.await_metric("ovn_full_seconds", 1e-9)
         empty = watch.memory()
         cpu = (watch.cpu_s(), cluster.cpu_s(), database.cpu_times().user)
@@ -161,53 +105,12 @@ def make_all(world: World, pods: int) -> dict[str, Any]:
         }
 
 
-class RawDatabase:
-    """A connection with a database that does nothing but transactions."""
-
-    def __init__(self, database: NorthboundDatabase) -> None:
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.connect(database.remote("unix").removeprefix("unix:"))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-
-    def transact(self, *operations: Mapping[str, Any]) -> list[Any]:
-        """The results; AssertionError for an error."""
-        self._socket.sendall(json.dumps({"method": "transact", "params": ["OVN_Northbound", *operations], "id": 0}).encode())
-        pieces: list[bytes] = []
-        while True:  # an answer ends with a brace, and has its id last
-            pieces.append(self._socket.recv(1 << 20))
-            if pieces[-1].endswith(b"}") and (answer := _decoded(b"".join(pieces))) is not None:
-                break
-        assert answer["error"] is None, answer["error"]
-        assert not any(isinstance(each, dict) and each.get("error") for each in answer["result"]), answer
-        found: list[Any] = answer["result"]
-        return found
-
-    def select(self, table: str, *columns: str) -> list[dict[str, Any]]:
-        """These columns of all rows."""
-        [found] = self.transact({"op": "select", "table": table, "where": [], "columns": list(columns)})
-        rows: list[dict[str, Any]] = found["rows"]
-        return rows
-
-
-def _decoded(text: bytes) -> dict[str, Any] | None:
-    try:
-        found: dict[str, Any] = json.loads(text)
-    except ValueError:
-        return None
-    return found
-
-
 def write_raw(world: World) -> float:
     """Seconds to write the rows of the one database into the other one, in groups of the same size."""
-    with RawDatabase(world.database) as database:
+    with RawDatabase(world.database.remote("unix")) as database:
         rows = database.select("Logical_Switch_Port", "name", "addresses", "port_security", "options", "external_ids")
     rows.sort(key=lambda row: int(str(row["name"]).partition("_p")[2]))
-    with RawDatabase(world.raw) as database:
+    with RawDatabase(world.raw.remote("unix")) as database:
         began = time.monotonic()
         for first in range(0, len(rows), BATCH):
             operations: list[dict[str, Any]] = []
@@ -250,7 +153,7 @@ def write_annotations(world: World, pods: int) -> float:
 def start_over_all(world: World, pods: int, idle_s: float) -> dict[str, Any]:
     """A controller that starts when all is there, and then rests."""
     before = _content(world)
-    with Watch(world) as watch:
+    with Watch(world.database.remote("unix"), world.cluster.kubeconfig) as watch:
         compared = watch.await_metric("ovn_full_seconds", 1e-9)
         cpu = watch.cpu_s()
         took = watch.metric("ovn_full_seconds")
@@ -270,7 +173,7 @@ def churn(world: World, pods: int, rounds: int) -> dict[str, Any]:
     """Rounds in which pods end and others come; memory and processor time at the begin and at the end."""
     cluster, tenth = world.cluster, max(1, rounds // 10)
     found: list[tuple[float, float]] = []
-    with Watch(world) as watch:
+    with Watch(world.database.remote("unix"), world.cluster.kubeconfig) as watch:
         watch.await_metric("ovn_full_seconds", 1e-9)
         for number in range(rounds + 1):
             if number % tenth == 0:
@@ -289,7 +192,7 @@ def _are_noted(cluster: ServedCluster, first: int, count: int) -> bool:
 
 def _content(world: World) -> tuple[list[str], dict[str, dict[str, str]]]:
     """All rows with their versions, which each write changes, and the pods' annotations."""
-    with RawDatabase(world.database) as database:
+    with RawDatabase(world.database.remote("unix")) as database:
         tables = ("Logical_Switch", "Logical_Switch_Port")
         rows = sorted(str(row) for table in tables for row in database.select(table, "_uuid", "_version"))
     return rows, world.cluster.annotations()

@@ -82,7 +82,9 @@ def bursts(wanted: Sequence[bytes]) -> list[Burst]:
 
 
 class OvnPair:
-    """Entering it starts switch, OVN and both ports."""
+    """Entering it starts switch and OVN; `attached` makes both ports."""
+
+    ends: tuple[QueuePair, QueuePair]
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -96,7 +98,6 @@ class OvnPair:
             self.switch = stack.enter_context(Switch(environment={"PRIVATE_SWITCH_PMD_SLEEP": "0"}))
             self.ovn = stack.enter_context(Ovn(self.switch, Path(stack.enter_context(TemporaryDirectory(prefix="ovn-")))))
             wait_until(lambda: self.switch.bridge(INTEGRATION), what="the controller has made its bridge")
-            self.ends = stack.enter_context(self._attached())
             self._stack = stack.pop_all()
         return self
 
@@ -104,7 +105,8 @@ class OvnPair:
         self._stack.close()
 
     @contextmanager
-    def _attached(self) -> Iterator[tuple[QueuePair, QueuePair]]:
+    def attached(self) -> Iterator[None]:
+        """Both ports, with our front-ends: they are this process's own."""
         words = ["ls-add", SWITCH]
         commands: list[str] = []
         paths = [str(self.directory / name) for name in NAMES]
@@ -121,7 +123,8 @@ class OvnPair:
             pairs = [stack.enter_context(listener.accept(_CONNECTED_S)).pairs[0] for listener in listeners]
             installed = "external_ids:ovn-installed=true"
             wait_until(lambda: len(self.switch.rows("Interface", installed)) == len(NAMES), what="OVN has both ports")
-            yield pairs[0], pairs[1]
+            self.ends = pairs[0], pairs[1]
+            yield
 
     def send(self, bursts: Sequence[Burst], seconds: float, *, back: bool = False) -> Rate:
         """Send them in turns as quickly as the switch takes them, from the first pod to the second or back."""

@@ -178,7 +178,7 @@ def main() -> int:
     parser.add_argument("--flows", action="store_true", help="print the datapath's flows of each kind")
     options = parser.parse_args()
     report: dict[str, Any] = {"machine": machine(), "rounds": options.rounds}
-    with OvnPair() as pair:
+    with OvnPair() as pair, pair.attached():
         report["versions"] = f"OVN {version()}, OVS {pair.version()}"
         report |= measure(pair, options.rounds, options.seconds, options.connections)
     if not options.flows:
