@@ -8,7 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,10 @@ class ServedCluster(Started):
         """Make pods of these numbers, spread over the nodes; the moment at which the first one was made (time.monotonic)."""
         return float(self._ask("add_pods", first, count, nodes))
 
+    def put(self, things: Sequence[Mapping[str, Any]]) -> None:
+        """Make or change these objects, which have their namespace in themselves."""
+        self._ask("put", things)
+
     def remove_pods(self, first: int, count: int) -> None:
         self._ask("remove_pods", first, count)
 
@@ -58,6 +62,10 @@ class ServedCluster(Started):
         """Those of all pods by "namespace/name"."""
         found: dict[str, dict[str, str]] = self._ask("annotations")
         return found
+
+    def relabel(self, namespace: str, name: str, labels: Mapping[str, str]) -> None:
+        """Change these labels of a pod."""
+        self._ask("relabel", namespace, name, labels)
 
     def cpu_s(self) -> float:
         """Seconds of processor that the server has used."""
@@ -87,6 +95,14 @@ class _Pods:
         for number in range(count):
             self._api.add(node(f"n{number}"))
 
+    def put(self, things: Sequence[Mapping[str, Any]]) -> None:
+        for each in things:
+            if each["kind"] == "Pod":
+                self._api.add_pod(each)
+                continue
+            metadata = {key: value for key, value in each["metadata"].items() if key not in ("uid", "creationTimestamp")}
+            self._api.add({**each, "metadata": metadata}, each["metadata"].get("namespace", ""))
+
     def add_pods(self, first: int, count: int, nodes: int) -> float:
         began = time.monotonic()
         for number in range(first, first + count):
@@ -101,6 +117,9 @@ class _Pods:
     def noted(self, first: int, count: int) -> tuple[int, float]:
         moments = [self._noted[name] for name in map("p{}".format, range(first, first + count)) if name in self._noted]
         return len(moments), max(moments, default=0.0)
+
+    def relabel(self, namespace: str, name: str, labels: Mapping[str, str]) -> None:
+        self._api.change(namespace, name, {"metadata": {"labels": dict(labels)}})
 
     def annotations(self) -> dict[str, dict[str, str]]:
         with self._api.store.changed:

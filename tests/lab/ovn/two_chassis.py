@@ -103,6 +103,10 @@ class TwoChassis(Started):
         """The names of the chassis that the southbound database has."""
         return set(self.sbctl("--bare", "--columns=name", "list", "Chassis").split())
 
+    def pid(self, name: str) -> int:
+        """A daemon's process, by its name as of `kill`."""
+        return int((self._dir / f"{name}.pid").read_text())
+
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         """End a daemon: "nb", "sb", "northd", or the controller of a node by its name; nothing when it does not run."""
         file = self._dir / f"{name}.pid"
@@ -116,7 +120,7 @@ class TwoChassis(Started):
 
     def leave(self, node: str, *options: str) -> None:
         """End the controller of a node as `ovn-appctl exit` does: it takes its chassis out of the database, or not, by option."""
-        pid = int((self._dir / f"{node}.pid").read_text())
+        pid = self.pid(node)
         control = f"{self._dir}/run-{node}/ovn-controller.{pid}.ctl"
         self._run("ovn-appctl", "-t", control, "exit", *options)
         wait_until(lambda: not runs(pid), what=f"the end of {node}")
