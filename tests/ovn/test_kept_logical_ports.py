@@ -394,6 +394,7 @@ def test_the_numbers_of_a_controller(api: ApiServer, northbound: NorthboundDatab
         "controller_ovn_pods 2",
         "controller_ovn_ports 1",
         "controller_ovn_ports_lacking 1",
+        "controller_ovn_limits_refused 0",
         "controller_ovn_ports_doubtful 0",
         "controller_ovn_notes_waiting 0",
         "controller_ovn_notes_refused 0",

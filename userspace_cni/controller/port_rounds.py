@@ -151,6 +151,11 @@ class PortRounds(Loop):
         return len(self._lacking.reasons)
 
     @property
+    def limits_refused(self) -> int:
+        """How many logical ports keep the limits that they have, because of what their pods say."""
+        return len(self._unlimited.reasons)
+
+    @property
     def doubtful(self) -> int:
         """How many logical ports keep what they could not get now."""
         return len(self._doubtful.reasons)

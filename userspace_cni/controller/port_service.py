@@ -184,6 +184,7 @@ class PodPortKeeper(Supervisor):
         metrics.add("ovn_pods", "Pods that the controller knows", lambda: len(self._sources.pods))
         metrics.add("ovn_ports", "Logical switch ports in the northbound database", lambda: rounds.rows)
         metrics.add("ovn_ports_lacking", "Logical ports that cannot be made now", lambda: rounds.lacking)
+        metrics.add("ovn_limits_refused", "Logical ports whose limits stay as they are", lambda: rounds.limits_refused)
         metrics.add("ovn_ports_doubtful", "Logical ports that keep what they could not get now", lambda: rounds.doubtful)
         queue = self._notes.queue
         metrics.add("ovn_notes_waiting", "Pods whose addresses wait to be written into them", lambda: len(queue))
