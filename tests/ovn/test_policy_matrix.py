@@ -20,7 +20,7 @@ from tests.lab.ovn.two_chassis import NODES
 from tests.lab.switch.switch import wait_until
 from tests.lab.switch.veths import give
 
-WEB, NEXT, OTHER = 8080, 8083, 9090
+SERVICE, WEB, NEXT, OTHER = 80, 8080, 8083, 9090
 KINDS: Final = ("vhost", "veth")
 NAMED: Final = {"web": ("TCP", WEB), "web-udp": ("UDP", WEB)}
 PODS: Final = {
@@ -270,33 +270,37 @@ def test_a_policy_judges_what_is_larger_than_the_mtu(wrong_fragments: Wrong, kin
     assert wrong_fragments[kind, family] == []
 
 
-def outcomes_of(world: PolicedWorld, tries: Mapping[tuple[str, str], bool], **how: Any) -> Mapping[Attempt, Outcome]:
+def outcomes_of(
+    world: PolicedWorld, tries: Mapping[tuple[str, str], bool], port: int = WEB, protocol: str = "tcp"
+) -> Mapping[Attempt, Outcome]:
     """What is expected of connections from a pod to an address, by whether they are let through."""
     return {
-        Attempt(world.pods[source].netns, address, WEB, **how): Outcome.ALLOWED if allowed else Outcome.TIMED_OUT
+        Attempt(world.pods[source].netns, address, port, protocol): Outcome.ALLOWED if allowed else Outcome.TIMED_OUT
         for (source, address), allowed in tries.items()
     }
 
 
 def test_a_policy_holds_on_the_way_to_a_service(controlled: PolicedWorld) -> None:
-    """It judges the endpoint, not the Service's address: at the endpoint, and where the connection begins."""
+    """It judges the endpoint and its port, not the Service's: at the endpoint, and where the connection begins."""
     world, rows = controlled, []
     vips = [("10.96.0.1", "vhost"), ("[fd10::1]", "vhost"), ("10.96.0.2", "veth"), ("[fd10::2]", "veth")]
     for vip, kind in vips:
         pod = world.pods[f"server-{kind}"]
         backend = f"[{pod.ipv6}]" if ":" in vip else pod.ipv4
-        rows += ["--", "lb-add", vip.strip("[]"), f"{vip}:{WEB}", f"{backend}:{WEB}", "tcp"]
+        rows += ["--", "lb-add", vip.strip("[]"), f"{vip}:{SERVICE}", f"{backend}:{WEB}", "tcp"]
         rows += [word for node in NODES for word in ("--", "ls-lb-add", node, vip.strip("[]"))]
     world.ovn.nbctl(*rows[1:])
-    into = policy("service-in", "server", ingress=[{"from": [role("near"), role("far") | team("far")]}])
-    out = policy("service-out", "far", "other", egress=[{"to": [{"ipBlock": {"cidr": "10.96.0.0/16"}}]}])
-    isolated = {"ingress": {f"server-{kind}" for kind in KINDS}, "egress": {f"far-{kind}" for kind in KINDS}}
-    world.put_policies([into, out], isolated)
     near = {(f"near-{kind}", vip.strip("[]")): True for vip, kind in vips}
     far = {(f"far-{kind}", vip.strip("[]")): False for vip, kind in vips}
-    assert unexpected(outcomes_of(world, near | far)) == {}
-    world.put_policies([policy("service-closed", "server", ingress=[{"from": [role("far")]}])], {"ingress": isolated["ingress"]})
-    assert unexpected(outcomes_of(world, dict.fromkeys(near, False))) == {}
+    into = policy("service-in", "server", ingress=[{"from": [role("near"), role("far") | team("far")], "ports": [port(WEB)]}])
+    out = policy("service-out", "near", egress=[{"to": [role("server")], "ports": [port(WEB)]}])
+    blocked = policy("service-blocked", "far", "other", egress=[{"to": [{"ipBlock": {"cidr": "10.96.0.0/16"}}]}])
+    servers = {f"server-{kind}" for kind in KINDS}
+    clients = {f"{each}-{kind}" for each in ("near", "far") for kind in KINDS}
+    world.put_policies([into, out, blocked], {"ingress": servers, "egress": clients})
+    assert unexpected(outcomes_of(world, near | far, port=SERVICE)) == {}
+    world.put_policies([policy("service-closed", "server", ingress=[{"from": [role("far")]}])], {"ingress": servers})
+    assert unexpected(outcomes_of(world, dict.fromkeys(near, False), port=SERVICE)) == {}
 
 
 def test_another_pods_address_does_not_open_a_policy(controlled: PolicedWorld) -> None:
@@ -321,8 +325,8 @@ def test_another_pods_address_does_not_open_a_policy(controlled: PolicedWorld) -
     assert not any(each.token in world.servers.received for each in sent)
 
 
-def test_a_label_that_changes_ends_a_running_connection(controlled: PolicedWorld) -> None:
-    """A pod that is no peer any more is not answered on connections that it has; a peer again, it is."""
+def test_a_label_that_changes_stops_a_running_connection(controlled: PolicedWorld) -> None:
+    """A pod that is no peer any more is not answered on connections that it has; a peer again, it is, on these, too."""
     world, (source, target) = controlled, (controlled.pods["near-vhost"], controlled.pods["server-veth"])
     policed = policy("labelled", "server", ingress=[{"from": [role("near")]}])
     world.put_policies([policed], {"ingress": {f"server-{kind}" for kind in KINDS}})
@@ -335,3 +339,4 @@ def test_a_label_that_changes_ends_a_running_connection(controlled: PolicedWorld
         world.api.change("shop", "near-vhost", {"metadata": {"labels": {"role": "near"}}})
         wait_until(lambda: source.ipv4 in world.ovn.nbctl("list", "Address_Set"), what="the pod is a peer again")
         assert unexpected(outcomes_of(world, {("near-vhost", target.ipv4): True})) == {}
+        assert talk.answers()

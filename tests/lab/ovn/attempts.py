@@ -172,12 +172,15 @@ class Conversation:
     def answers(self, seconds: float = SECONDS) -> bool:
         """Whether a further request is answered in time."""
         token = os.urandom(_TOKEN)
-        self._socket.settimeout(seconds)
-        try:
-            self._socket.send(replace(self._attempt, token=token).wanted)
-            return token in self._socket.recv(_LONGEST)
-        except TimeoutError:
-            return False
+        end, got = time.monotonic() + seconds, b""
+        self._socket.send(replace(self._attempt, token=token).wanted)
+        while token not in got and (left := end - time.monotonic()) > 0:
+            self._socket.settimeout(left)
+            try:
+                got += self._socket.recv(_LONGEST)
+            except TimeoutError:
+                break
+        return token in got
 
 
 class _Clients:

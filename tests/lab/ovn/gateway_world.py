@@ -9,14 +9,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from click.testing import CliRunner
-
-from tests.lab.ovn.outside import BRIDGE, ROUTER4, ROUTER6, answers, connect, outside_of
+from tests.lab.ovn.outside import BRIDGE, ROUTER4, ROUTER6, answers, connect, outside_of, run_on
 from tests.lab.ovn.two_chassis import NODES, TwoChassis
 from tests.lab.switch.switch import wait_until
 from tests.lab.switch.veths import inside
 from tests.unit.cli.test_cli_streams import environ
-from userspace_cni.cli.main import userspace_cni
 
 OWN: Final = {
     "n1": ("192.0.2.10", "2001:db8::10"),
@@ -24,8 +21,6 @@ OWN: Final = {
     "distributed": ("192.0.2.30", "2001:db8::30"),
 }
 """Addresses outside, by gateway."""
-SHARED: Final = ("192.0.2.11", "2001:db8::11")
-"""Those that node n1 shares with its gateway."""
 
 
 @dataclass(frozen=True)
@@ -46,41 +41,20 @@ class GatewayWorld:
         self.pods: list[OutsidePod] = []
         self._directory = directory
 
-    def environment(self, node: str) -> dict[str, str]:
-        """For a command on the node."""
-        settings, switch = self._directory / f"{node}.toml", self.ovn.switches[node]
-        settings.touch()
-        return {
-            **environ(self._directory / node),
-            "USERSPACE_CNI_CONFIG": str(settings),
-            "USERSPACE_CNI_NODE_NAME": node,
-            "USERSPACE_CNI_OVN_NB": self.ovn.remote("nb"),
-            "USERSPACE_CNI_OVN_SB": self.ovn.remote("sb"),
-            "USERSPACE_CNI_OVSDB": switch.ovsdb,
-            "USERSPACE_CNI_SWITCH_NETNS": switch.netns,
-            "OVS_RUNDIR": switch.rundir,
-        }
-
     def run(self, node: str, *arguments: str, code: int = 0) -> str:
         """The output of a command of `ovn` as on the node; it has to end with `code`."""
-        done = CliRunner(env=self.environment(node)).invoke(userspace_cni, ["ovn", *arguments])
-        assert done.exit_code == code, done.output
+        settings = self._directory / f"{node}.toml"
+        settings.touch()
+        environment = {**environ(self._directory / node), "USERSPACE_CNI_CONFIG": str(settings)}
+        done = run_on(self.ovn, node, environment, *arguments, code=code)
         return done.output if code else done.stdout
 
     def make(self, node: str, *options: str) -> None:
         """A gateway of the node."""
-        self.run(node, *self._asked(node, *options))
-
-    def refused(self, node: str, *options: str) -> str:
-        """What is said of a gateway that cannot be, because of its options."""
-        return self.run(node, *self._asked(node, *options), code=2)
-
-    @staticmethod
-    def _asked(node: str, *options: str) -> tuple[str, ...]:
-        own = SHARED if "--shared" in options else OWN["distributed" if "--distributed" in options else node]
+        own = OWN["distributed" if "--distributed" in options else node]
         named = () if "--distributed" in options else ("--node", node)
         outside = ("--bridge", BRIDGE, "--ip", f"{own[0]}/24,{own[1]}/64", "--next-hop", f"{ROUTER4},{ROUTER6}")
-        return ("init-gateway", *named, *outside, *options)
+        self.run(node, "init-gateway", *named, *outside, *options)
 
     def seen_as(self, pod: OutsidePod, address: str) -> str:
         """As whom the machine outside sees the pod, when the way is there."""

@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
+from click.testing import CliRunner, Result
+
 from tests.lab.frames.taps import socket_in
 from tests.lab.ovn.two_chassis import NODES, TwoChassis
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.veths import give, inside, veth
+from userspace_cni.cli.main import userspace_cni
 
 BRIDGE: Final = "br-ex"
 ROUTER4, ROUTER6 = "192.0.2.1", "2001:db8::1"
@@ -39,6 +42,21 @@ def outside_of(ovn: TwoChassis) -> Iterator[str]:
             stack.callback(switch.vsctl, "--if-exists", "del-br", BRIDGE)
         inside(made, "ethtool", "-K", _LAN, "tx", "off")
         yield made
+
+
+def run_on(ovn: TwoChassis, node: str, environment: dict[str, str], *arguments: str, code: int = 0) -> Result:
+    """Run a command of `ovn` as on the node; it has to end with `code`."""
+    switch = ovn.switches[node]
+    there = {
+        "USERSPACE_CNI_OVN_NB": ovn.remote("nb"),
+        "USERSPACE_CNI_OVN_SB": ovn.remote("sb"),
+        "USERSPACE_CNI_OVSDB": switch.ovsdb,
+        "USERSPACE_CNI_SWITCH_NETNS": switch.netns,
+        "OVS_RUNDIR": switch.rundir,
+    }
+    done = CliRunner(env={**environment, **there}).invoke(userspace_cni, ["ovn", *arguments])
+    assert done.exit_code == code, done.output
+    return done
 
 
 def answers(netns: str, address: str) -> bool:
