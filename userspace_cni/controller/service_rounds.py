@@ -7,7 +7,7 @@ address is told by its row: so a new leader leaves it with the Service that has 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from userspace_cni.base.findings import Finding
@@ -30,7 +30,7 @@ from userspace_cni.ovn.services.balancer_writing import (
     service_of_mark,
 )
 from userspace_cni.ovn.services.service_book import ServiceBook
-from userspace_cni.ovn.services.service_facts import ServiceFactsView
+from userspace_cni.ovn.services.service_facts import ServiceFactsView, with_nodes
 from userspace_cni.ovn.topology import CLUSTER_GROUP, GATEWAY_GROUP
 
 _NONE: Final[Mapping[str, Any]] = {}
@@ -95,7 +95,7 @@ class ServiceRounds(MarkedRounds):
     def _take(self, session: NorthboundSession, *, everything: bool) -> Collection[str]:
         facts = self._facts.take(session)
         if everything:
-            self._book = ServiceBook(list_claims(self._view))
+            self._book = ServiceBook(list_claims({scope: self._view.of_scope(scope) for scope in self._view.scopes}))
             self._services = self._slices = _NONE
             self._balancers = {}
             if self._certain:
@@ -138,8 +138,7 @@ class ServiceRounds(MarkedRounds):
         """The facts with whose the nodes' addresses are: the same object as before where neither has changed."""
         nodes = self._sources.nodes.objects() or _NONE
         if self._joined is None or self._joined[0] is not facts or self._joined[1] is not nodes:
-            owners = {address: f"that of node {name}" for name, addresses in nodes.items() for address in addresses}
-            self._joined = facts, nodes, replace(facts, owners={**facts.owners, **owners})
+            self._joined = facts, nodes, with_nodes(facts, nodes)
             if missing := [name for name in (CLUSTER_GROUP, GATEWAY_GROUP) if name not in facts.groups]:
                 say("warning", f"OVN serves no Services: its northbound database has no group {missing[0]}", remedy=_REMEDY)
         return self._joined[2]

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 import click
 
-from userspace_cni.base.errors import Unavailable
+from userspace_cni.base.errors import Unavailable, UserspaceError
+from userspace_cni.base.findings import Finding
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.ovn.opened_databases import give_time, open_databases, read_addresses
-from userspace_cni.cli.site import NodeCommand
+from userspace_cni.cli.site import NodeCommand, Site
 from userspace_cni.cli.view import Column
 from userspace_cni.diagnosis import rendering
 from userspace_cni.ovn.databases import OvnDatabases
+from userspace_cni.ovn.northbound import NorthboundSession
 from userspace_cni.ovn.ovn_facts import ChassisFact, NorthFacts, look_north, look_south
 from userspace_cni.ovn.ovn_findings import find_gateway_faults, find_network_faults, find_node_faults
+from userspace_cni.ovn.services.service_check import (
+    count_balancers,
+    find_service_faults,
+    find_shared_vips,
+    list_services,
+)
 
 _KEYS: Final = {each: each for each in ("name", "severity", "subject", "message", "remedy", "why")}
 _NODES: Final = (Column("NODE", whole=True), Column("SUBNETS"), Column("PORTS"), Column("UP"))
@@ -33,8 +42,11 @@ def status_command(ctx: click.Context, as_json: bool) -> None:
     """
     _, databases = open_databases(ctx)
     north, chassis = look(databases)
+    balancers = databases.northbound.read(
+        count_balancers, frozenset(), "counting load balancers", give_time(), enough=lambda _: False
+    )
     if as_json:
-        view.show_json(describe(databases, north, chassis))
+        view.show_json({**describe(databases, north, chassis), "load_balancers": asdict(balancers)})
         return
     cluster = north.cluster
     joins = [str(each) for each in cluster.joins.get(f"rtoj-{cluster.router}", ())]
@@ -46,6 +58,7 @@ def status_command(ctx: click.Context, as_json: bool) -> None:
             ("router", cluster.router or "none"),
             ("subnets", view.join([*map(str, cluster.subnets)], "unknown")),
             ("join", view.join(joins, "none")),
+            ("load balancers", f"{balancers.balancers} with {balancers.vips} VIPs, {balancers.empty} of them without endpoints"),
         ]
     )
     if cluster.nodes:
@@ -73,6 +86,7 @@ def check_command(ctx: click.Context, as_json: bool) -> None:
         findings += find_gateway_faults(databases.ids, north.gateways)
     except Unavailable as error:
         view.note(f"this node's switch cannot be asked, and is left out: {error}")
+    findings += _find_service_faults(site, databases)
     if as_json:
         view.show_json({"findings": [rendering.as_json(each, _KEYS) for each in findings]})
     else:
@@ -80,6 +94,27 @@ def check_command(ctx: click.Context, as_json: bool) -> None:
         view.note_checked(f"OVN at {databases.northbound_remote}", findings, ())
     if any(each.severity in ("error", "warning") for each in findings):
         ctx.exit(FOUND)
+
+
+def _find_service_faults(site: Site, databases: OvnDatabases) -> Sequence[Finding]:
+    """What of load balancers is wrong; of Services where there is an account of the API server, else with a note."""
+    what = "comparing Services with OVN's northbound database"
+    found = databases.northbound.read(find_shared_vips, frozenset(), what, give_time(), enough=lambda _: False)
+    if not site.settings.ovn_services:
+        return found
+    try:
+        listed = list_services(site.drivers.installation)
+    except UserspaceError as error:
+        view.note(f"Services are left out: {error}")
+        return found
+    if listed is None:
+        view.note("Services are left out: there is no account of the API server, as by the setting kubeconfig")
+        return found
+
+    def look(session: NorthboundSession) -> Sequence[Finding]:
+        return find_service_faults(session, listed)
+
+    return [*found, *databases.northbound.read(look, frozenset(), what, give_time(), enough=lambda _: False)]
 
 
 def look(databases: OvnDatabases) -> tuple[NorthFacts, tuple[ChassisFact, ...]]:

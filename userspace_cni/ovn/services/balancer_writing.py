@@ -61,41 +61,44 @@ class WriteBalancers(ScopeCommand):
         held.write(txn)
 
     def _write(self, txn: Draft, balancer: Balancer, row: Any, held: HeldBalancers) -> None:
-        mark = mark_of(balancer.service)
-        wanted: Columns = {
-            "name": balancer.name,
-            "protocol": [balancer.protocol],
-            "vips": dict(balancer.vips),
-            "options": dict(balancer.options),
-            "selection_fields": sorted(balancer.fields),
-            "external_ids": {
-                "owner": OWNER,
-                SCOPE: mark,
-                "k8s.ovn.org/kind": "Service",
-                "k8s.ovn.org/owner": balancer.service,
-            },
-        }
-        row_id = balancer.key.row_id
+        mark, row_id = mark_of(balancer.service), balancer.key.row_id
         if row is None:
-            txn.write(LOAD_BALANCER, make_columns(wanted), row_id=row_id)
+            txn.write(LOAD_BALANCER, make_columns(_columns(balancer)), row_id=row_id)
             self.written.append("insert")
         elif scope_of(row) != mark:
             self.refused[mark] = f"{balancer.key} ({row_id}) is there and has the mark {scope_of(row)!r}, not {mark!r}"
             return
-        else:
-            found = columns_of(row, *wanted)
-            wanted["vips"] = self._vips(balancer.vips, found["vips"])
-            if changed := find_changed_columns(wanted, found):
-                txn.verify(row, *changed)
-                txn.update(row, changed)
-                self.written.append("update")
+        elif changed := find_differences(balancer, row, certain=self._batch.certain):
+            txn.verify(row, *changed)
+            txn.update(row, changed)
+            self.written.append("update")
         held.place(row_id, balancer.holders)
 
-    def _vips(self, wanted: Mapping[str, str], found: Mapping[str, str]) -> dict[str, str | None]:
-        """The VIPs, and None for those that are to go."""
-        if self._batch.certain:
-            return {**dict.fromkeys(found), **wanted}
-        return {vip: targets or found.get(vip, "") for vip, targets in wanted.items()}
+
+def find_differences(balancer: Balancer, row: Any, *, certain: bool) -> Columns:
+    """The columns to write so that the row is the load balancer. `certain`: as of the module."""
+    wanted = _columns(balancer)
+    found = columns_of(row, *wanted)
+    vips: Mapping[str, str | None] = {**dict.fromkeys(found["vips"]), **balancer.vips}
+    if not certain:
+        vips = {vip: targets or found["vips"].get(vip, "") for vip, targets in balancer.vips.items()}
+    return find_changed_columns({**wanted, "vips": vips}, found)
+
+
+def _columns(balancer: Balancer) -> Columns:
+    return {
+        "name": balancer.name,
+        "protocol": [balancer.protocol],
+        "vips": dict(balancer.vips),
+        "options": dict(balancer.options),
+        "selection_fields": sorted(balancer.fields),
+        "external_ids": {
+            "owner": OWNER,
+            SCOPE: mark_of(balancer.service),
+            "k8s.ovn.org/kind": "Service",
+            "k8s.ovn.org/owner": balancer.service,
+        },
+    }
 
 
 class HeldBalancers:
@@ -142,11 +145,11 @@ def service_of_mark(scope: str) -> str:
     return scope.removeprefix(SERVICE_SCOPE)
 
 
-def list_claims(there: RowView) -> dict[Claim, str]:
-    """Which Service has which external address by the rows that have marks."""
+def list_claims(there: Mapping[str, Iterable[Any]]) -> dict[Claim, str]:
+    """Which Service has which external address by its rows, which are by their marks."""
     found: dict[Claim, str] = {}
-    for scope in sorted(there.scopes):
-        for row in there.of_scope(scope):
+    for scope, rows in sorted(there.items()):
+        for row in rows:
             protocol = next(iter(value_of(row, "protocol")), "")
             for claim in read_claims(value_of(row, "name"), protocol, value_of(row, "vips")):
                 found.setdefault(claim, service_of_mark(scope))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any, Final
 
@@ -89,6 +90,12 @@ def read_facts(session: NorthboundSession) -> ServiceFacts:
                 subnets[each.network] = None
     groups = [value_of(row, "name") for row in session.rows(LOAD_BALANCER_GROUP)] if has_groups(session) else []
     return ServiceFacts(switches, gateways, frozenset(groups), owners, tuple(subnets))
+
+
+def with_nodes(facts: ServiceFacts, nodes: Mapping[str, Iterable[Address]]) -> ServiceFacts:
+    """The facts with whose the nodes' addresses are."""
+    owners = {address: f"that of node {name}" for name, addresses in nodes.items() for address in addresses}
+    return replace(facts, owners={**facts.owners, **owners})
 
 
 def has_groups(session: NorthboundSession) -> bool:
