@@ -17,6 +17,8 @@ from userspace_cni.base.limits import Rate
 _KBIT: Final = 1000
 _KBIT_MAX: Final = 2**32 - 1
 """What a row can say."""
+_LIMITS_MAX: Final = 10_000
+"""Limits of one node: a shape that would be a later one's was written by someone else."""
 _SPARE: Final = 10
 """A burst may be larger by one part in so many."""
 
@@ -66,9 +68,9 @@ class MeterShapes:
 
 
 def is_shape_of(shape: MeterShape, asked: Rate) -> bool:
-    """Whether the shape could have been chosen for what is asked."""
+    """Whether the shape could have been chosen for what is asked, on a node with fewer limits than there can be."""
     first, bursts = _first(asked)
-    return first.rate <= shape.rate and first.burst <= shape.burst < first.burst + bursts
+    return first.burst <= shape.burst < first.burst + bursts and 0 <= (shape.rate - first.rate) * bursts < _LIMITS_MAX
 
 
 def _list_shapes(asked: Rate) -> Iterator[MeterShape]:

@@ -256,6 +256,20 @@ def test_a_name_with_quotes() -> None:
     assert change.columns["match"] == r'inport == "a\"||1"'
 
 
+@pytest.mark.parametrize(
+    "said", [{"rate": 30_000, "burst": 2000}, {"rate": 19_999, "burst": 2000}, {"rate": 20_000, "burst": 3000}, {}]
+)
+def test_numbers_that_others_wrote(said: dict[str, int]) -> None:
+    """More or less than was asked for is no form of it, though the row says that it was asked for."""
+    world = LimitedWorld()
+    world.add(limited_pod(**{EGRESS: "20M"}))
+    world.settled()
+    has = world.view.limits["default_app"]["from-lport"]
+    world.view.limits["default_app"] = {"from-lport": FoundLimit("n1", {**has.columns, "bandwidth": said})}
+    world.settled()
+    assert world.limits() == {"from-lport": (20_000, 2000)}
+
+
 def test_a_row_that_others_changed_or_left() -> None:
     """It is put back, and one of a port that is gone is removed, after a restart, too."""
     world = LimitedWorld()
