@@ -1,4 +1,4 @@
-"""Which of Kubernetes' cases of networks run, and which are left out with what reason: `cases.toml`."""
+"""Which of Kubernetes' cases of networks are left out, and which fail, with what reason: `cases.toml`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -33,23 +33,41 @@ class Result:
     seconds: float = 0.0
 
 
-def read_left_out(path: Path = FILE) -> dict[str, str]:
-    """Case -> the reason for which it does not run. Raises CasesDiffer."""
-    found: dict[str, str] = {}
-    for group in tomllib.loads(path.read_text())["left_out"]:
-        for name in group["cases"]:
-            if name in found:
-                raise CasesDiffer(f"{path} names twice: {name}")
-            found[name] = group["reason"]
-    return found
+@dataclass(frozen=True)
+class CaseList:
+    """Case -> the reason for which it does not run, and for which it is known to fail."""
+
+    left_out: Mapping[str, str]
+    fails: Mapping[str, str]
+
+    def choose(self, known: Iterable[str]) -> list[str]:
+        """The cases that run, of those that the program has. Raises CasesDiffer."""
+        names = sorted(known)
+        if unknown := sorted({*self.left_out, *self.fails} - set(names)):
+            raise CasesDiffer(f"{FILE} names what the program does not have: {', '.join(unknown)}")
+        return [name for name in names if name not in self.left_out]
+
+    def explain(self, result: Result) -> Result:
+        """The result with the list's reason, if it fails as the list says."""
+        known = result.result == FAILED and result.name in self.fails
+        return replace(result, reason=self.fails[result.name]) if known else result
+
+    def is_expected(self, result: Result) -> bool:
+        """Whether a case passed, or failed where the list says so. One that passes there is to be taken from the list."""
+        return result.result == (FAILED if result.name in self.fails else PASSED)
 
 
-def choose(known: Iterable[str], left_out: Mapping[str, str]) -> list[str]:
-    """The cases that run, of those that the program has. Raises CasesDiffer."""
-    names = sorted(known)
-    if unknown := sorted(left_out.keys() - set(names)):
-        raise CasesDiffer(f"{FILE} names what the program does not have: {', '.join(unknown)}")
-    return [name for name in names if name not in left_out]
+def read_list(path: Path = FILE) -> CaseList:
+    """The list. Raises CasesDiffer."""
+    document = tomllib.loads(path.read_text())
+    found: dict[str, dict[str, str]] = {"left_out": {}, "fails": {}}
+    for kind, reasons in found.items():
+        for group in document.get(kind, ()):
+            for name in group["cases"]:
+                if any(name in each for each in found.values()):
+                    raise CasesDiffer(f"{path} names twice: {name}")
+                reasons[name] = group["reason"]
+    return CaseList(**found)
 
 
 def list_cases(program: Path) -> list[str]:

@@ -13,11 +13,11 @@ from tests.lab.judge.cases import (
     PASSED,
     REPORT,
     SKIPPED,
+    CaseList,
     CasesDiffer,
     Result,
-    choose,
     focus,
-    read_left_out,
+    read_list,
     read_report,
 )
 from tests.lab.judge.page import BEGIN, END, PAGE, Run, tables, with_results
@@ -59,21 +59,34 @@ def test_one_case_at_a_time() -> None:
 
 
 def test_the_list() -> None:
-    """Each case that is left out has a reason; a name that the program does not have is refused."""
-    left_out = read_left_out()
-    assert left_out
-    assert all(left_out.values())
-    assert choose([*left_out, CASE], left_out) == [CASE]
+    """Each case that is left out or fails has a reason; a name that the program does not have is refused."""
+    known = read_list()
+    assert known.left_out
+    assert all({**known.left_out, **known.fails}.values())
+    assert known.choose([*known.left_out, *known.fails, CASE]) == sorted([*known.fails, CASE])
     with pytest.raises(CasesDiffer):
-        choose([CASE], left_out)
+        known.choose([CASE])
 
 
-def test_a_case_is_left_out_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["left_out", "fails"])
+def test_a_case_is_named_once(tmp_path: Path, kind: str) -> None:
     """A list that names it with two reasons is refused."""
     path = tmp_path / "cases.toml"
-    path.write_text('[[left_out]]\nreason = "a"\ncases = ["one"]\n[[left_out]]\nreason = "b"\ncases = ["one"]\n')
+    path.write_text(f'[[left_out]]\nreason = "a"\ncases = ["one"]\n[[{kind}]]\nreason = "b"\ncases = ["one"]\n')
     with pytest.raises(CasesDiffer, match="twice"):
-        read_left_out(path)
+        read_list(path)
+
+
+def test_what_is_known_to_fail() -> None:
+    """It has the list's reason, and is no surprise; one that passes is."""
+    known = CaseList({}, {CASE: "no such thing here"})
+    failed, passed = Result(CASE, FAILED, "timed out", 9), Result(CASE, PASSED, "", 9)
+    assert known.explain(failed) == Result(CASE, FAILED, "no such thing here", 9)
+    assert known.explain(passed) == passed
+    assert [known.is_expected(each) for each in (failed, passed)] == [True, False]
+    others = [Result("another", each) for each in (PASSED, FAILED, SKIPPED)]
+    assert [known.is_expected(each) for each in others] == [True, False, False]
+    assert known.explain(others[1]) == others[1]
 
 
 def test_the_page() -> None:
