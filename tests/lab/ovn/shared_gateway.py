@@ -65,10 +65,10 @@ class SharedWorld:
 
 
 @contextmanager
-def shared_world(switch: Switch, ovn: Ovn) -> Iterator[SharedWorld]:
-    """With the rows of the gateway and its load balancer, and without what the node has to make."""
+def bridge_with_outside(switch: Switch) -> Iterator[str]:
+    """Make the bridge, with its NIC and the node's addresses; the namespace of the machine outside."""
     with ExitStack() as stack:
-        outside, pod = stack.enter_context(netns()), stack.enter_context(netns())
+        outside = stack.enter_context(netns())
         switch.vsctl("add-br", BRIDGE, "--", "set", "Bridge", BRIDGE, "datapath_type=netdev", f'other_config:hwaddr="{MAC}"')
         stack.callback(switch.vsctl, "--if-exists", "del-br", BRIDGE)
         veth(switch.netns, NIC, outside, "out0", *(f"{address}/{size}" for address, size in zip(OUTSIDE, (24, 64), strict=True)))
@@ -79,6 +79,14 @@ def shared_world(switch: Switch, ovn: Ovn) -> Iterator[SharedWorld]:
         give(switch.netns, BRIDGE, *(f"{address}/{size}" for address, size in zip(NODE, (24, 64), strict=True)))
         inside(outside, "ethtool", "-K", "out0", "tx", "off")  # else the datapath sends frames without a checksum
         inside(outside, "ip", "route", "add", f"{EXTERNAL}/32", "via", NODE[0])
+        yield outside
+
+
+@contextmanager
+def shared_world(switch: Switch, ovn: Ovn) -> Iterator[SharedWorld]:
+    """With the rows of the gateway and its load balancer, and without what the node has to make."""
+    with bridge_with_outside(switch) as outside, ExitStack() as stack:
+        pod = stack.enter_context(netns())
         _write_rows(ovn)
         stack.callback(_remove_rows, ovn)
         wait_until(lambda: switch.bridge(INTEGRATION), what="the controller has made its bridge")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from userspace_cni.attachment.steps import Internal, UplinkPort
+from userspace_cni.attachment.steps import Internal, Patch, UplinkPort
 from userspace_cni.base.port_kinds import Datapath
 from userspace_cni.ovsdb.column_values import columns_of, read_references, refers, value_of
 from userspace_cni.switch.ovsdb.bridge_mirrors import list_mirrors, read_mirror_rows, takes_sources
@@ -174,7 +174,13 @@ def is_closed(session: SwitchSession, name: str) -> bool:
 def is_open(interface: Any) -> bool:
     """Whether ovs-vswitchd has opened the interface of this row."""
     ofport = value_of(interface, "ofport")
-    return bool(ofport) and ofport[0] > 0 and not value_of(interface, "error")
+    return bool(ofport) and ofport[0] > 0 and not _open_error(interface)
+
+
+def _open_error(interface: Any) -> str:
+    """Why ovs-vswitchd could not open it; of an end of a patch it says so, too, while the other end is not there yet."""
+    error = value_of(interface, "error")
+    return str(error[0]) if error and value_of(interface, "type") != Patch.type else ""
 
 
 def read_open_state(session: SwitchSession, name: str) -> tuple[bool, str] | None:
@@ -182,8 +188,8 @@ def read_open_state(session: SwitchSession, name: str) -> tuple[bool, str] | Non
     row = session.row("Interface", name)
     if row is None:
         return False, "another process deleted its rows"
-    if error := value_of(row, "error"):
-        return False, str(error[0])
+    if error := _open_error(row):
+        return False, error
     return (True, "") if is_open(row) else None
 
 
