@@ -94,8 +94,8 @@ def share(live: LiveNode) -> LiveNode:
 def served_ports(world: SharedWorld) -> set[str]:
     """What the flows of Services ask for, as `tcp6 * 80`: protocol and family, address and port."""
     found = set()
-    for each in (each for each in world.ours() if "priority=200" in each):
-        match = re.search(r"priority=200,(\w+)(?:,(?:nw|ipv6)_dst=([^, ]+))?,tp_dst=([0-9]+) ", each)
+    for each in (each for each in world.ours() if "priority=20130" in each):
+        match = re.search(r"priority=20130,(\w+),.*dl_dst=[^, ]+(?:,(?:nw|ipv6)_dst=([^, ]+))?,tp_dst=([0-9]+) ", each)
         assert match, each
         found.add(f"{match[1]} {match[2] or '*'} {match[3]}")
     return found
@@ -103,7 +103,7 @@ def served_ports(world: SharedWorld) -> set[str]:
 
 def is_shared(world: SharedWorld) -> bool:
     """Whether the bridge has the flows that it needs without Services."""
-    return len([each for each in world.ours() if "priority=200" not in each]) == 14
+    return len([each for each in world.ours() if "priority=20130" not in each]) == 14
 
 
 def require_reached(world: SharedWorld) -> None:

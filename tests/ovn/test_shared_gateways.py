@@ -8,16 +8,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from click.testing import CliRunner
+
 from tests.lab.kube.apiserver import ApiServer
-from tests.lab.ovn.outside import run_on
 from tests.lab.ovn.shared_gateway import BRIDGE, NODE, NODE_PORT, OUTSIDE, SERVED, asks, bridge_with_outside, pings, serving
 from tests.lab.ovn.two_chassis import NODES, TwoChassis
 from tests.lab.switch.switch import wait_until
 from tests.lab.switch.veths import inside
 from tests.unit.cli.test_cli_streams import environ
+from userspace_cni.cli.main import userspace_cni
 
 CLUSTER = "10.244.0.0/16,fd00:10:244::/56"
 
@@ -39,10 +42,10 @@ def test_two_nodes_leave_by_one_address(tmp_path: Path) -> None:
         own = ",".join(f"{address}/{size}" for address, size in zip(NODE, (24, 64), strict=True))
         gateway = ("init-gateway", "--node", "n1", "--bridge", BRIDGE, "--ip", own, "--next-hop", ",".join(OUTSIDE), "--shared")
         run_on(ovn, "n1", there, *gateway)
-        for number, (family, vip) in enumerate((("4", NODE[0]), ("6", f"[{NODE[1]}]"))):
+        for number, (label, vip) in enumerate((("4", NODE[0]), ("6", f"[{NODE[1]}]"))):
             backends = ",".join(f"{(address(each)[0], f'[{address(each)[1]}]')[number]}:{SERVED}" for each in (1, 2))
-            ovn.nbctl("lb-add", f"lb{family}", f"{vip}:{NODE_PORT}", backends)
-            row = ovn.nbctl("--bare", "--columns=_uuid", "find", "Load_Balancer", f"name=lb{family}")
+            ovn.nbctl("lb-add", f"lb{label}", f"{vip}:{NODE_PORT}", backends)
+            row = ovn.nbctl("--bare", "--columns=_uuid", "find", "Load_Balancer", f"name=lb{label}")
             ovn.nbctl("add", "Load_Balancer_Group", "gateway-load-balancers", "load_balancer", row)
         said = [{"name": "web", "protocol": "TCP", "port": 80, "nodePort": NODE_PORT}]
         spec = {"type": "NodePort", "clusterIP": "10.96.0.9", "ports": said}
@@ -51,9 +54,7 @@ def test_two_nodes_leave_by_one_address(tmp_path: Path) -> None:
         places = {"the pod of n1": pods[0], "the pod of n2": pods[1], "the node n1": ovn.netns("n1")}
         for family in (0, 1):
             for who, place in places.items():
-                wait_until(
-                    lambda place=place, family=family: pings(place, OUTSIDE[family]), what=f"{who} reaches {OUTSIDE[family]}"
-                )  # type: ignore[misc]
+                wait_until(partial(pings, place, OUTSIDE[family]), what=f"{who} reaches {OUTSIDE[family]}")
             assert pings(outside, NODE[family])
         with serving(outside, 7000) as clients:
             assert all(asks(place, OUTSIDE[family], 7000) for family in (0, 1) for place in places.values())
@@ -63,6 +64,23 @@ def test_two_nodes_leave_by_one_address(tmp_path: Path) -> None:
                 near.clear()
                 far.clear()
                 wait_until(lambda vip=vip: asks(outside, vip, NODE_PORT) and near and far, what=f"{vip} leads to both pods")  # type: ignore[misc]
+
+
+def run_on(ovn: TwoChassis, node: str, environment: dict[str, str], *arguments: str) -> None:
+    """Run a command of `ovn` as on the node."""
+    databases = {"USERSPACE_CNI_OVN_NB": ovn.remote("nb"), "USERSPACE_CNI_OVN_SB": ovn.remote("sb")}
+    done = CliRunner(env=environment | databases | of_switch(ovn, node)).invoke(userspace_cni, ["ovn", *arguments])
+    assert done.exit_code == 0, done.output
+
+
+def of_switch(ovn: TwoChassis, node: str) -> dict[str, str]:
+    """Where the node's switch is."""
+    switch = ovn.switches[node]
+    return {
+        "USERSPACE_CNI_OVSDB": switch.ovsdb,
+        "OVS_RUNDIR": switch.rundir,
+        "USERSPACE_CNI_SWITCH_NETNS": switch.netns,
+    }
 
 
 def address(number: int) -> tuple[str, str]:
@@ -85,10 +103,10 @@ def a_pod(ovn: TwoChassis, number: int) -> Iterator[str]:
 @contextmanager
 def helper(ovn: TwoChassis, environment: dict[str, str]) -> Iterator[None]:
     """`gateway-helper` on n1, until it is told to end."""
-    switch = ovn.switches["n1"]
-    own = {"USERSPACE_CNI_OVSDB": switch.ovsdb, "OVS_RUNDIR": switch.rundir, "USERSPACE_CNI_SWITCH_NETNS": switch.netns}
     argv = [sys.executable, "-m", "userspace_cni", "ovn", "gateway-helper", "--bridge", BRIDGE]
-    with subprocess.Popen(argv, env=os.environ | environment | own, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        argv, env=os.environ | environment | of_switch(ovn, "n1"), stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             yield
             process.send_signal(signal.SIGTERM)

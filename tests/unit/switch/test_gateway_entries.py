@@ -10,6 +10,7 @@ import pytest
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.switch.openflow.flow_entries import FlowEntry, add_entry, delete_entry, output, read_entries
 from userspace_cni.switch.openflow.gateway_entries import (
+    SERVICE,
     TABLE,
     ServicePort,
     SharedBridge,
@@ -21,6 +22,7 @@ from userspace_cni.switch.openflow.openflow_messages import ONE_PORT, OpenflowMe
 BRIDGE = SharedBridge(uplink=1, patch=2, mac=bytes.fromhex("0a0000000011"), zone=64000)
 COOKIE = cookie_of(0x01020304, 3)
 UPLINK_TO_US = "80000004 00000001 80000606 0a0000000011 80000c02 0000"
+TO_US = UPLINK_TO_US.replace(" ", "")
 CONNTRACK = "ffff 0018 00002320 0023"
 
 
@@ -52,17 +54,17 @@ def test_neighbours_are_told_to_both() -> None:
 
 @pytest.mark.parametrize(("protocol", "number", "field"), [("TCP", "06", "1c"), ("UDP", "11", "20"), ("SCTP", "84", "24")])
 def test_a_node_port(protocol: str, number: str, field: str) -> None:
-    """It is asked for in both families, at any address."""
+    """It is asked for in both families, at any address, and goes to OVN without a look at conntrack."""
     found = list_service_entries(BRIDGE, [ServicePort(protocol, 30080)])  # type: ignore[arg-type]
-    matches = {f"80000a02{family}80001401{number}8000{field}027580" for family in ("0800", "86dd")}
+    matches = {f"{TO_US}80000a02{family}80001401{number}8000{field}027580" for family in ("0800", "86dd")}
     assert {each.match.hex() for each in found} == matches
-    assert {each.table for each in found} == {TABLE}
+    assert {(each.table, each.priority, each.actions) for each in found} == {(0, SERVICE, output(2))}
 
 
 def test_an_address_of_a_service() -> None:
     """It has its own family alone."""
     [found] = list_service_entries(BRIDGE, [ServicePort("TCP", 80, ip_address("2001:db8::7"))])
-    assert found.match.hex().startswith("80000a0286dd80003610" + ip_address("2001:db8::7").packed.hex())
+    assert found.match.hex().startswith(TO_US + "80000a0286dd80003610" + ip_address("2001:db8::7").packed.hex())
 
 
 def test_messages_name_our_cookie() -> None:

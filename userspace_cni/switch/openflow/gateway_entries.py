@@ -40,9 +40,9 @@ from userspace_cni.switch.openflow.flow_entries import (
 
 TABLE: Final = 64
 """Of what conntrack has looked up: high, because others' flows are in low tables."""
-BOTH, TRACK, FROM_OVN = 20130, 20120, 20110
-"""Priorities in table 0, which no flow of others has (`read_foreign`)."""
-_KNOWN, _SERVICE, _OTHER = 300, 200, 100
+BOTH, SERVICE, TRACK, FROM_OVN = 20140, 20130, 20120, 20110
+"""Priorities in table 0, which no flow of others has."""
+_KNOWN, _OTHER = 300, 100
 """Priorities in TABLE."""
 _NEIGHBOUR_TYPES: Final = range(133, 138)
 """Neighbour discovery: solicitations, advertisements, redirects."""
@@ -76,12 +76,20 @@ def list_base_entries(bridge: SharedBridge) -> frozenset[FlowEntry]:
 
 
 def list_service_entries(bridge: SharedBridge, ports: Iterable[ServicePort]) -> frozenset[FlowEntry]:
-    """The flows of these ports of Services. What is committed is known by its connection afterwards, also each fragment of it."""
+    """The flows of these ports of Services.
+
+    They come before conntrack: what that has looked up here does not get the translations of OVN's router for a pod of this node
+    (Open vSwitch 3.1, userspace datapath).
+    """
     return frozenset(entry for port in ports for entry in _of_service(bridge, port))
 
 
+def _to_us(bridge: SharedBridge) -> bytes:
+    return from_port(bridge.uplink) + to_mac(bridge.mac)
+
+
 def _base(bridge: SharedBridge) -> Iterator[FlowEntry]:
-    to_us = from_port(bridge.uplink) + to_mac(bridge.mac)
+    to_us = _to_us(bridge)
     for neighbours in (of_type(ARP), *(of_type(IPV6) + of_icmpv6(each) for each in _NEIGHBOUR_TYPES)):
         yield FlowEntry(0, BOTH, to_us + without_tag() + neighbours, output(LOCAL, bridge.patch))
     for family in (IPV4, IPV6):
@@ -96,8 +104,8 @@ def _base(bridge: SharedBridge) -> Iterator[FlowEntry]:
 def _of_service(bridge: SharedBridge, asked: ServicePort) -> Iterator[FlowEntry]:
     versions = (4, 6) if asked.address is None else (asked.address.version,)
     for version in versions:
-        match = of_type(IPV4 if version == 4 else IPV6)
+        match = _to_us(bridge) + without_tag() + of_type(IPV4 if version == 4 else IPV6)
         if asked.address is not None:
             match += to_address(asked.address)
         match += to_port(_PROTOCOLS[asked.protocol], asked.port)
-        yield FlowEntry(TABLE, _SERVICE, match, commit(bridge.zone) + output(bridge.patch))
+        yield FlowEntry(0, SERVICE, match, output(bridge.patch))
