@@ -14,6 +14,7 @@ from tests.lab.ovn.attempts import Attempt, Outcome, tried, unexpected
 from tests.lab.ovn.service_world import OTHER_PORT, PORT, Connecting, ServiceWorld, service_world
 from tests.lab.ovn.two_chassis import LAST_USE, LONGEST_GAP
 from tests.lab.switch.switch import wait_until
+from userspace_cni.ovn.topology import HAIRPIN_SOURCES
 
 PODS: Final = {"vhost-a": ("n1", True), "veth-a": ("n1", False), "vhost-b": ("n2", True), "veth-b": ("n2", False)}
 PROTOCOLS: Final = ("tcp", "udp")
@@ -23,6 +24,7 @@ PORTS: Final = [
 ]
 """Of each Service: one port for both protocols."""
 TARGETS: Final = [{"name": "web", "port": PORT, "protocol": "TCP"}, {"name": "dns", "port": PORT, "protocol": "UDP"}]
+ITSELF: Final = " || ".join(f"ip{6 if ':' in each else 4}.src == {each}" for each in HAIRPIN_SOURCES)
 Record = Callable[[str, object], None]
 
 
@@ -61,6 +63,28 @@ def test_each_pod_reaches_each_endpoint(world: ServiceWorld) -> None:
     assert unexpected(dict.fromkeys(expected, Outcome.ALLOWED)) == {}
     found = world.answering([each.again() for each in expected])
     assert found == list(expected.values())
+
+
+@pytest.mark.parametrize("name", ["vhost-a", "veth-b"])
+def test_an_isolated_pod_reaches_itself(world: ServiceWorld, name: str) -> None:
+    """A rule on the two addresses from which it does lets it, and no other pod, as NetworkPolicies have it."""
+    number = 15 + sorted(PODS).index(name)
+    make(world, f"own-{name}", number, name)
+    rules = (("1000", "ip", "drop"), ("1001", "(nd || nd_rs || nd_ra)", "allow"), ("1001", f"({ITSELF})", "allow-related"))
+    words = [
+        ("--", "acl-add", "alone", "to-lport", priority, f"outport == @alone && {match}", action)
+        for priority, match, action in rules
+    ]
+    world.ovn.nbctl("--wait=hv", "pg-add", "alone", name, *(word for each in words for word in each))
+    world.ovn.revalidate()
+    expected = {
+        each: Outcome.ALLOWED if client == name else Outcome.TIMED_OUT
+        for client, protocol in product((name, "veth-a"), PROTOCOLS)
+        for each in attempts(world, client, number, 1, protocol)
+    }
+    found = unexpected(expected)
+    world.ovn.nbctl("--wait=hv", "pg-del", "alone")
+    assert found == {}
 
 
 def test_connections_are_spread(world: ServiceWorld) -> None:

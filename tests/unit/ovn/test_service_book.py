@@ -83,6 +83,7 @@ def test_a_service_with_endpoints_on_two_nodes() -> None:
         "reject": "true",
         "ct_flush": "true",
         "neighbor_responder": "none",
+        "hairpin_snat_ip": "169.254.169.5 fd69::5",
     }
 
 

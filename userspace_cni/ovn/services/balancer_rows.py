@@ -18,7 +18,7 @@ from userspace_cni.base.subnets import Address, Cidr
 from userspace_cni.ovn.desired_rows import RowKey
 from userspace_cni.ovn.northbound_tables import LOAD_BALANCER, LOAD_BALANCER_GROUP, ROUTER, SWITCH
 from userspace_cni.ovn.services.service_objects import ServedPort, ServedService, ServiceSlice
-from userspace_cni.ovn.topology import CLUSTER_GROUP, GATEWAY_GROUP
+from userspace_cni.ovn.topology import CLUSTER_GROUP, GATEWAY_GROUP, HAIRPIN_SOURCES
 
 BACKENDS_MAX: Final = 50_000
 """Endpoints of all VIPs of one Service."""
@@ -28,10 +28,12 @@ OPTIONS: Final[Mapping[str, str | None]] = {
     "reject": "true",
     "ct_flush": "true",
     "neighbor_responder": "none",
+    "hairpin_snat_ip": " ".join(HAIRPIN_SOURCES),
     "skip_snat": None,
 }
 """Those that are kept, and what they are where nothing else is said. No router answers for the MAC of a Service's address: all of
-them have the load balancer, and an external address is routed to a gateway."""
+them have the load balancer, and an external address is routed to a gateway. A policy lets a pod reach itself by an address that
+is known beforehand."""
 AFFINE: Final = ("eth_src", "ip_src")
 """By what a client is told from others: a hash of it chooses the endpoint, so that it stays while the endpoints do. `ip_src` is
 none of IPv6, where the pod's MAC tells clients apart.
