@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.ovn.database import NorthboundDatabase
@@ -23,12 +23,20 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.ovn.northbound import northbound_client
 from userspace_cni.ovn.ovn_facts import look_north
 
+
+class NorthboundControl(Protocol):
+    """What has a northbound database."""
+
+    def nbctl(self, *args: str) -> str:
+        """The output of an ovn-nbctl."""
+
+
 POLICIES = "networkpolicies.networking.k8s.io"
 WEB = {"app": "web"}
 
 
-def labelled(name: str, labels: Mapping[str, str], on: str = "n1") -> dict[str, Any]:
-    made = a_pod(name, on)
+def labelled(name: str, labels: Mapping[str, str], on: str = "n1", **spec: Any) -> dict[str, Any]:
+    made = a_pod(name, on, **spec)
     return {**made, "metadata": {**made["metadata"], "labels": dict(labels)}}
 
 
@@ -47,7 +55,7 @@ def space(name: str, labels: Mapping[str, str], notes: Mapping[str, str] | None 
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": about}
 
 
-def listed(database: NorthboundDatabase, table: str, *columns: str) -> list[list[Any]]:
+def listed(database: NorthboundControl, table: str, *columns: str) -> list[list[Any]]:
     asked = ("--format=json", f"--columns={','.join(columns)}", "list", table)
     rows: list[list[Any]] = json.loads(database.nbctl(*asked))["data"]
     return [[_plain(each) for each in row] for row in rows]
@@ -62,7 +70,7 @@ def _plain(value: Any) -> Any:
     return value[1] if isinstance(value, list) else value
 
 
-def groups(database: NorthboundDatabase) -> dict[str, set[str]]:
+def groups(database: NorthboundControl) -> dict[str, set[str]]:
     """The ports of the groups, by what the groups are: a policy's "namespace/name", or "namespace direction"."""
     rows = listed(database, "Port_Group", "external_ids", "ports")
     names = {str(row): str(name) for row, name in listed(database, "Logical_Switch_Port", "_uuid", "name")}

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Collection as Keys
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from userspace_cni.kube.credentials import ApiSession
@@ -44,10 +45,9 @@ class PodChanges(ListWatch):
         """The pods that have changed since the last call, None for one that is gone; or all, with those that are gone since."""
         return self._pods.take(0, everything)
 
-    def read_apart(self) -> Callable[[], Mapping[str, ClusterPod | None]]:
-        """A `take` of one's own: what it gives does not depend on when others take theirs."""
-        reader = self._pods.add_reader()
-        return lambda: self._pods.take(reader, False)
+    def read_apart(self) -> Callable[[bool], Mapping[str, ClusterPod | None]]:
+        """A `take` of one's own, of everything or not: what it gives does not depend on when others take theirs."""
+        return partial(self._pods.take, self._pods.add_reader())
 
     def __len__(self) -> int:
         return len(self._pods)

@@ -43,10 +43,11 @@ _RESOURCES: Final = {POLICY: NETWORK_POLICIES, MULTI_POLICY: MULTI_NETWORK_POLIC
 
 @dataclass(frozen=True)
 class PolicySources:
-    """What policies follow from, beside the database. `take_pods`: the pods that have changed, None for one that is gone."""
+    """What policies follow from, beside the database. `take_pods`: the pods that have changed, or all, None for one that is
+    gone."""
 
     pods: PodChanges
-    take_pods: Callable[[], Mapping[str, ClusterPod | None]]
+    take_pods: Callable[[bool], Mapping[str, ClusterPod | None]]
     namespaces: ObjectWatch
     policies: ObjectWatch
     multi_policies: ObjectWatch
@@ -115,7 +116,7 @@ class PolicyRounds(ScopeRounds):
         self._unwritable: Mapping[str, str] = {}
         """The rows that the database does not take, and why."""
         # only the thread uses these
-        self._fed = _Fed()
+        self._fed, self._has_pods = _Fed(), False
         self._recipients: dict[str, Recipient] = {}
         self._closed = ToldPorts(PortNews(POLICY_REFUSED, "policies let nothing through: ", self._tell_policy))
         self._fragmented = ToldPorts(PortNews(POLICY_FRAGMENTS, "policies do not cover fragments: ", self._tell_policy))
@@ -168,13 +169,26 @@ class PolicyRounds(ScopeRounds):
         judged = session.look(judges_fragments)
         self._others |= judged is not self._judged
         self._judged = judged
+        former = self._book.known
+        try:
+            self._tell_book(session)
+        except Exception:  # what was taken is in no book now: so a new one begins with everything
+            with self._lock:
+                self._book = PolicyBook()
+            self._fed, self._has_pods = _Fed(), False
+            self._ports.forget()
+            raise
+        if self._book.known != former:
+            self.on_written()
+
+    def _tell_book(self, session: NorthboundSession) -> None:
+        sources, fed = self._sources, self._fed
         ports, nodes = session.look(self._ports.take)
-        pods = self._sources.take_pods()
-        known = self._sources.known
-        namespaces = self._sources.namespaces.objects() or {}
-        policies = {POLICY: self._sources.policies.objects() or {}, MULTI_POLICY: self._sources.multi_policies.objects() or {}}
-        book, fed = self._book, self._fed
+        known, pods = sources.known, sources.take_pods(not self._has_pods)
+        namespaces = sources.namespaces.objects() or {}
+        policies = {POLICY: sources.policies.objects() or {}, MULTI_POLICY: sources.multi_policies.objects() or {}}
         with self._lock:
+            book = self._book
             for name, port in ports.items():
                 book.take_port(name, port)
             for name, is_nodes in nodes.items():
@@ -188,7 +202,7 @@ class PolicyRounds(ScopeRounds):
                     book.take_policy(f"{kind}/{name}", now.get(name))
             book.take_fragments(passed=self.passes_fragments and not self._judged)
             book.known = known
-        self._fed = _Fed(namespaces, {**policies})
+        self._fed, self._has_pods = _Fed(namespaces, {**policies}), True
 
     def _follow(self, table: str, event: str, row: Any, former: Any) -> None:
         self._ports.told(table, event, row, former)

@@ -133,6 +133,7 @@ class PortRounds(Loop):
         self._doubtful = ToldPorts(PortNews(ADDRESS_CONFLICT, "logical ports keep what their pods live with: ", self._tell_pod))
         self._held: dict[str, float] = {}
         """Ports that wait for their policies, and since when."""
+        self._may_be_free = False
         self._lacking_due = 0.0
         self._full_due = 0.0
 
@@ -165,6 +166,11 @@ class PortRounds(Loop):
         """How many logical ports the database has."""
         return int(self._hold.look(count_ports) or 0)
 
+    def retry_held(self) -> None:
+        """Look again at the ports that wait for their policies. Never waits and never fails."""
+        self._may_be_free = True
+        self.ask()
+
     def _round(self) -> float | None:
         deadline = Deadline.after(self._times.write_s)
         session = self._hold.open(deadline)
@@ -190,8 +196,8 @@ class PortRounds(Loop):
             self._limited = LimitedPorts(kubeovn_read=self._rules.kubeovn_read)
             pods = dict(self._known)
         self._look(session, pods, is_full=is_full, deadline=deadline)
-        again = now + _LACKING_S if self._held or not certain else math.inf
-        lacking_due = self._lacking_due if self._lacking.reasons else math.inf
+        again = math.inf if certain else now + _LACKING_S
+        lacking_due = self._lacking_due if self._lacking.reasons or self._held else math.inf
         due_s = min(self._full_due, self._ports.next_due(now), again, lacking_due) - time.monotonic()
         return max(0.0, min(due_s, *(each.write() for each in (self._lacking, self._doubtful, self._unlimited))))
 
@@ -212,15 +218,17 @@ class PortRounds(Loop):
         if is_full:
             names |= {*self._ports.names, *self._view.ports, *self._view.limits, *self._limited.names}
         elif judges_lacking:
-            names |= self._lacking.reasons.keys()
-        names |= self._held.keys()
+            names |= self._lacking.reasons.keys() | self._held.keys()
+        if self._may_be_free:
+            self._may_be_free = False
+            names |= self._held.keys()
         settled = self._ports.settle(names, self._view.ports, began)
         limits = self._limited.settle(names, self._ports, settled, self._view, certain=self._certain)
         if judges_lacking:
             self._lacking_due = time.monotonic() + pause_after(time.monotonic() - began)
         held = self._write(session, settled, limits, deadline)
         if names:
-            self._note_held(held, settled, began)
+            self._note_held(names, held, settled, began)
             self._tell(names, settled)
         self._full_due = due
         if is_full:
@@ -253,9 +261,10 @@ class PortRounds(Loop):
         self._notes.put([each for each in settled.notes if f"{each.namespace}/{each.name}" not in waiting])
         return held
 
-    def _note_held(self, held: Mapping[str, str], settled: Settled, now: float) -> None:
-        """Keep which ports wait for their policies; those that do for long are told as lacking."""
-        self._held = {name: self._held.get(name, now) for name in held}
+    def _note_held(self, names: Collection[str], held: Mapping[str, str], settled: Settled, now: float) -> None:
+        """Keep which ports wait for their policies; of those that were judged, those that do for long are told as lacking."""
+        others = {name: since for name, since in self._held.items() if name not in names}
+        self._held = others | {name: self._held.get(name, now) for name in held}
         settled.lacking |= {
             name: f"logical port {name} is not made: {why}" for name, why in held.items() if now - self._held[name] >= _LACKING_S
         }

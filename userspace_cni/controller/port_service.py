@@ -116,7 +116,7 @@ class PodPortKeeper(Supervisor):
         self.policies = PolicyKeeper(session, self.hold, self._sources.pods, metrics, watch_times) if task.policies else None
         if self.policies:
             self.rounds.groups_of = self.policies.rounds.list_groups
-            self.policies.rounds.on_written = self.rounds.ask
+            self.policies.rounds.on_written = self.rounds.retry_held
             self.policies.rounds.passes_fragments = task.fragments == "allow"
         self._leading = leading
         self._add_numbers(metrics)

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from sys import intern
 from typing import Any, Final
 
@@ -31,6 +32,8 @@ _TEXT_MAX: Final = 16 << 10
 _DEFINITION_MAX: Final = 64 << 10
 _UID_MAX: Final = 253
 _PORTS_MAX: Final = 256
+LABELS_MAX: Final = 512
+"""A pod with more gets no logical port: policies would not know all of them."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,254}")
 """A network's name, as CNI has it. It is part of names of ports and of keys of annotations, of each of its interfaces."""
 _ENDED: Final = ("Succeeded", "Failed")
@@ -109,9 +112,14 @@ def keep_pod(thing: Mapping[str, Any]) -> ClusterPod:
         ended=(thing.get("status") or {}).get("phase") in _ENDED,
         has_network=spec.get("hostNetwork") is not True,
         notes=notes,
-        labels={intern(str(key)): intern(str(value)) for key, value in (metadata.get("labels") or {}).items()},
+        labels=_read_labels(metadata.get("labels") or {}),
         ports=_read_ports(spec),
     )
+
+
+def _read_labels(said: Mapping[str, Any]) -> Mapping[str, str]:
+    """They count up to a bound, and one more shows that there are others."""
+    return {intern(str(key)): intern(str(value)) for key, value in islice(said.items(), LABELS_MAX + 1)}
 
 
 def _read_ports(spec: Mapping[str, Any]) -> Mapping[tuple[str, str], int]:

@@ -28,7 +28,7 @@ from userspace_cni.ovn.claimed_addresses import (
     read_claimed_row,
     with_length,
 )
-from userspace_cni.ovn.cluster_pods import ClusterPod, LogicalNetwork, PodNode
+from userspace_cni.ovn.cluster_pods import LABELS_MAX, ClusterPod, LogicalNetwork, PodNode
 from userspace_cni.ovn.pod_interfaces import LogicalInterface
 from userspace_cni.ovn.pod_notes import AddressNote, PortAddresses, make_note
 from userspace_cni.ovn.port_claimants import Claimant, Key, PortClaimants, are_same, find_changed
@@ -415,6 +415,8 @@ class PodPorts:
         namespace, network, rules = claimant.pod.namespace, claimant.interface.network, self._rules
         if claimant.interface.number > rules.most:
             return f"pod {namespace}/{claimant.pod.name} has more than {rules.most} logical ports (setting ovn_pod_ports)"
+        if len(claimant.pod.labels) > LABELS_MAX:
+            return f"pod {namespace}/{claimant.pod.name} has more than {LABELS_MAX} labels"
         if claimant.interface.port in self._taken:
             return f"logical port {claimant.interface.port} is called as one of a node or a router"
         if rules.naming == "kube-ovn" and claimant.interface.is_first and is_called_as_a_further(claimant.interface.port):

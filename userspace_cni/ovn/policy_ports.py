@@ -42,6 +42,10 @@ class PolicyPortView:
                 self._names.add(value_of(former, "name"))
         self._on_change()
 
+    def forget(self) -> None:
+        """Have all ports read anew."""
+        self._session = None
+
     def take(self, session: NorthboundSession) -> tuple[dict[str, PolicyPort | None], dict[str, bool]]:
         """The ports of pods that may be others than at the last call, None for none; and which ones are a node's own."""
         if session is not self._session:

@@ -25,8 +25,11 @@ def find_port(ports: Sequence[PortFact], name: str) -> PortFact:
     return found[0]
 
 
-def write_packet(source: PortFact, target: PortFact, routers: Mapping[str, str]) -> str:
-    """The packet from one to the other. `routers`: the MAC of the router's port by the switch.
+def write_packet(
+    source: PortFact, target: PortFact, routers: Mapping[str, str], protocol: str = "", port: int | None = None
+) -> str:
+    """The packet from one to the other. `routers`: the MAC of the router's port by the switch; `protocol`: "tcp", "udp" or
+    "sctp", "" for none; `port`: that it is to.
 
     Raises UnsupportedField for ports without known addresses.
     """
@@ -47,6 +50,7 @@ def write_packet(source: PortFact, target: PortFact, routers: Mapping[str, str])
         f"{ip}.src == {mine}",
         f"{ip}.dst == {other}",
         f"ip.ttl == {_TTL}",
+        *([f"{protocol}.dst == {port}" if port else protocol] if protocol else []),
     )
     return " && ".join(fields)
 

@@ -52,16 +52,12 @@ class MatchReader:
         return found
 
     def _any(self) -> bool:
-        found = self._all()
-        while self._next("||"):
-            found = self._all() or found
-        return found
-
-    def _all(self) -> bool:
-        found = self._one()
-        while self._next("&&"):
-            found = self._one() and found
-        return found
+        """Terms between which is one operator: OVN refuses others without parentheses."""
+        found = [self._one()]
+        operator = next((each for each in ("&&", "||") if self._tokens[:1] == [each]), "")
+        while operator and self._next(operator):
+            found.append(self._one())
+        return all(found) if operator == "&&" else any(found)
 
     def _one(self) -> bool:
         if self._next("("):

@@ -94,6 +94,10 @@ class TwoChassis(Started):
     def sbctl(self, *args: str) -> str:
         return self._run("ovn-sbctl", f"--db={self.remote('sb')}", f"--timeout={CTL_SECONDS}", *args)
 
+    def complaints(self, node: str) -> list[str]:
+        """What the node's ovn-controller has said of logical flows that it cannot read."""
+        return [line for line in (self._dir / f"{node}.log").read_text().splitlines() if "parsing" in line]
+
     def revalidate(self) -> None:
         """Wait until no switch forwards any more by what it remembers of flows that it had before."""
         for switch in self.switches.values():

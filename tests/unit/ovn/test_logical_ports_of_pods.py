@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from userspace_cni.ovn.cluster_pods import ClusterPod, LogicalNetwork, keep_network, keep_node, keep_pod
+from userspace_cni.ovn.cluster_pods import LABELS_MAX, ClusterPod, LogicalNetwork, keep_network, keep_node, keep_pod
 from userspace_cni.ovn.logical_switches import FoundSwitch, read_subnets
 from userspace_cni.ovn.pod_ports import LogicalFacts, PodPorts, Settled
 from userspace_cni.ovn.port_rows import FoundLogicalPort
@@ -437,6 +437,17 @@ def test_only_a_rule_gives_a_port_without_port_security(ovn: dict[str, Any]) -> 
     world.restart()
     world.settled()
     assert world.rows == {}
+
+
+def test_a_pod_has_a_bounded_number_of_labels() -> None:
+    """One with more gets no port: policies could not be judged by what is kept of it."""
+    world, pod = World(), a_pod()
+    pod["metadata"]["labels"] = dict.fromkeys(map(str, range(9999)), "")
+    assert len(keep_pod(pod).labels) == LABELS_MAX + 1
+    world.add(pod)
+    assert world.settled().lacking == {"default_app": "pod default/app has more than 512 labels"}
+    pod["metadata"]["labels"] = dict.fromkeys(map(str, range(LABELS_MAX)), "")
+    assert world.settled().lacking == {}
 
 
 def test_a_pod_has_a_bounded_number_of_ports() -> None:

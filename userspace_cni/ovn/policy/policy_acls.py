@@ -45,7 +45,8 @@ _ALLOWED: Final = 1001
 _NAME_MAX: Final = 63
 _NEIGHBOURS: Final = "(nd || nd_rs || nd_ra || mldv1 || mldv2)"
 _DHCP: Final = (
-    "(ip4.dst == 255.255.255.255 && udp.src == 68 && udp.dst == 67 || ip6.dst == ff02::1:2 && udp.src == 546 && udp.dst == 547)"
+    "((ip4.dst == 255.255.255.255 && udp.src == 68 && udp.dst == 67)"
+    " || (ip6.dst == ff02::1:2 && udp.src == 546 && udp.dst == 547))"
 )
 _STAGES: Final[Mapping[Direction, str]] = {INGRESS: "to-lport", EGRESS: "from-lport"}
 _NEAR: Final[Mapping[Direction, str]] = {INGRESS: "outport", EGRESS: "inport"}
@@ -156,7 +157,8 @@ def policy_content(
 def deny_content(namespace: PolicyNamespace, direction: Direction) -> GroupContent:
     """The group of the ports of a namespace that are isolated: what no policy lets through is dropped.
 
-    Neighbour discovery is none of a policy's: without it there is no IPv6 at all. Nor is a pod's way to itself by a Service.
+    Neighbour discovery is none of a policy's: without it there is no IPv6 at all. Nor is a pod's way to itself by a Service. One
+    ACL at least is `allow-related`: without any such OVN tracks no connections of the switch, and would drop answers, too.
     """
     near = f"{_NEAR[direction]} == @{deny_group(namespace.name, direction)}"
 
@@ -177,7 +179,6 @@ def deny_content(namespace: PolicyNamespace, direction: Direction) -> GroupConte
         itself = " || ".join(f"ip{6 if ':' in each else 4}.src == {each}" for each in HAIRPIN_SOURCES)
         acls.append(allow(f"({itself})", "itself", "allow-related"))
     else:
-        # related: a switch none of whose ACLs is so tracks no connections, and what answers one would be dropped
         acls.append(allow(_DHCP, "dhcp", "allow-related"))
     return GroupContent(tuple(acls), {"namespace": namespace.name, "isolated": direction})
 
