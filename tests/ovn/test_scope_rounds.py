@@ -10,8 +10,9 @@ import pytest
 from tests.lab.ovn.database import NorthboundDatabase
 from tests.lab.switch.switch import wait_until
 from userspace_cni.base.back_off import BackOff
+from userspace_cni.base.deadline import Deadline
 from userspace_cni.controller.northbound_hold import NorthboundHold
-from userspace_cni.controller.scope_rounds import ScopeRounds, ScopeTimes
+from userspace_cni.controller.scope_rounds import BATCH, ScopeRounds, ScopeTimes
 from userspace_cni.ovn.desired_rows import DesiredRow, RowKey, Within
 from userspace_cni.ovn.northbound import NorthboundSession
 from userspace_cni.ovn.northbound_tables import ACL, LOAD_BALANCER, LOAD_BALANCER_GROUP, PORT_GROUP
@@ -23,14 +24,14 @@ GROUP = RowKey(LOAD_BALANCER_GROUP, "all")
 class Kept(ScopeRounds):
     """Keeps a load balancer and a port group with a rule for each thing: its name, and the addresses that serve it."""
 
-    def __init__(self, remote: str) -> None:
+    def __init__(self, remote: str, write_s: float = 30.0) -> None:
         self.things: dict[str, str] = {}
         self.changed: set[str] = set()
         self.certain = True
         self.leads = True
         self.wrote: list[str] = []
         self.hold = NorthboundHold(remote, None, lambda: self.leads)
-        super().__init__(self.hold, "thing ", "keeps things", ScopeTimes(back_off=BackOff(0.05, 0.2)))
+        super().__init__(self.hold, "thing ", "keeps things", ScopeTimes(write_s=write_s, back_off=BackOff(0.05, 0.2)))
         self.on_write = self.wrote.append
 
     def put(self, **things: str) -> None:
@@ -144,3 +145,27 @@ def test_an_emptied_database_gets_its_rows_again(database: NorthboundDatabase, k
     database.renew()
     database.nbctl("create", LOAD_BALANCER_GROUP, "name=all")
     wait_until(lambda: balancers(database) == {"a": "allow"} and rules(database) == 1, seconds=30)
+
+
+def test_a_round_may_take_longer_than_a_transaction_may(database: NorthboundDatabase, kept: Kept) -> None:
+    """Of many objects: each transaction has the whole time, and none fails because of those before it."""
+    kept.leads = False
+    write_s = 4.0
+    problems: list[str] = []
+    late = Kept(database.remote("unix"), write_s)
+
+    def wait(_: str) -> None:
+        if not problems:
+            passed = Deadline.after(write_s)
+            wait_until(lambda: passed.remaining() <= 0)
+        problems.append(late.problem)
+
+    late.on_write = wait
+    late.things = {f"t{number}": "allow" for number in range(2 * BATCH)}
+    late.start()
+    try:
+        wait_until(lambda: len(balancers(database)) == 2 * BATCH)
+        assert {*problems, late.problem} == {""}
+    finally:
+        late.stop()
+        late.hold.close()

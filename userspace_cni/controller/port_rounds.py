@@ -172,8 +172,7 @@ class PortRounds(Loop):
         self.ask()
 
     def _round(self) -> float | None:
-        deadline = Deadline.after(self._times.write_s)
-        session = self._hold.open(deadline)
+        session = self._hold.open(Deadline.after(self._times.write_s))
         if session is None:
             return _SYNC_S
         now = time.monotonic()
@@ -195,15 +194,13 @@ class PortRounds(Loop):
             self._ports, self._facts = self._new_ports(), None
             self._limited = LimitedPorts(kubeovn_read=self._rules.kubeovn_read)
             pods = dict(self._known)
-        self._look(session, pods, is_full=is_full, deadline=deadline)
+        self._look(session, pods, is_full=is_full)
         again = math.inf if certain else now + _LACKING_S
         lacking_due = self._lacking_due if self._lacking.reasons or self._held else math.inf
         due_s = min(self._full_due, self._ports.next_due(now), again, lacking_due) - time.monotonic()
         return max(0.0, min(due_s, *(each.write() for each in (self._lacking, self._doubtful, self._unlimited))))
 
-    def _look(
-        self, session: NorthboundSession, pods: Mapping[str, ClusterPod | None], *, is_full: bool, deadline: Deadline
-    ) -> None:
+    def _look(self, session: NorthboundSession, pods: Mapping[str, ClusterPod | None], *, is_full: bool) -> None:
         """Judge what has changed, or everything, and write the difference. Raises Unavailable, RowsRefused."""
         began, due = time.monotonic(), self._full_due
         self._full_due = 0.0  # what was taken here is judged again, unless all of it succeeds
@@ -226,7 +223,7 @@ class PortRounds(Loop):
         limits = self._limited.settle(names, self._ports, settled, self._view, certain=self._certain)
         if judges_lacking:
             self._lacking_due = time.monotonic() + pause_after(time.monotonic() - began)
-        held = self._write(session, settled, limits, deadline)
+        held = self._write(session, settled, limits)
         if names:
             self._note_held(names, held, settled, began)
             self._tell(names, settled)
@@ -247,16 +244,14 @@ class PortRounds(Loop):
             self._ports.hold(pod, ended)
         return names
 
-    def _write(
-        self, session: NorthboundSession, settled: Settled, limits: Sequence[LimitChange], deadline: Deadline
-    ) -> Mapping[str, str]:
+    def _write(self, session: NorthboundSession, settled: Settled, limits: Sequence[LimitChange]) -> Mapping[str, str]:
         """Rows, then notes; a port's limits not after the port. Which ports wait, and why. Raises Unavailable, RowsRefused; a
         later round does the rest."""
         changes: list[PortChange | LimitChange] = [*limits]
         changes += (each for each in settled.changes if each.kind != "delete" or self._certain)
         held: dict[str, str] = {}
         for first in range(0, len(changes), BATCH):
-            held |= self._commit(session, changes[first : first + BATCH], deadline)
+            held |= self._commit(session, changes[first : first + BATCH])
         waiting = {f"{each.pod.namespace}/{each.pod.name}" for name in held for each in self._ports.claimants.of(name)}
         self._notes.put([each for each in settled.notes if f"{each.namespace}/{each.name}" not in waiting])
         return held
@@ -276,14 +271,12 @@ class PortRounds(Loop):
         self._doubtful.take(self._ports.doubtful, self._ports.list_recipients)
         self._unlimited.take(dict(self._limited.refused), self._ports.list_recipients)
 
-    def _commit(
-        self, session: NorthboundSession, changes: Sequence[PortChange | LimitChange], deadline: Deadline
-    ) -> Mapping[str, str]:
+    def _commit(self, session: NorthboundSession, changes: Sequence[PortChange | LimitChange]) -> Mapping[str, str]:
         made = [each for each in changes if isinstance(each, PortChange) and each.kind != "delete"]
         subjects = {each.name: self._list_subjects(each.name) for each in made}
         command = WritePorts(session, changes, lambda name: self.groups_of(subjects[name]))
         with self._hold.client.describe_attempt("writing logical ports"):
-            session.transact([command], deadline)
+            session.transact([command], Deadline.after(self._times.write_s))
         for change in changes:
             if isinstance(change, PortChange) and change.name not in command.held:
                 self.on_write(change.kind)

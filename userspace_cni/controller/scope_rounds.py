@@ -103,8 +103,7 @@ class MarkedRounds(Loop):
     # -- a round ---------------------------------------------------------------------------------------------------------------
 
     def _round(self) -> float | None:
-        deadline = Deadline.after(self._times.write_s)
-        session = self._hold.open(deadline)
+        session = self._hold.open(Deadline.after(self._times.write_s))
         if session is None or not self._listed():
             return _SYNC_S
         began = time.monotonic()
@@ -118,7 +117,7 @@ class MarkedRounds(Loop):
         self._acts, self._certain, due = True, certain, self._full_due
         self._full_due = 0.0  # what was taken here is compared again, unless all of it succeeds
         is_full |= session.look(lambda _: self._take_changed(session, is_full, began))
-        self._write(session, deadline)
+        self._write(session)
         self._full_due = due
         if is_full:
             self._full_due = began + self._times.full_s
@@ -138,31 +137,31 @@ class MarkedRounds(Loop):
             self._pending |= self.refused.keys()
         return everything
 
-    def _write(self, session: NorthboundSession, deadline: Deadline) -> None:
+    def _write(self, session: NorthboundSession) -> None:
         """Raises Unavailable; what was not written stays pending."""
         refused = {scope: why for scope, why in self.refused.items() if scope not in self._pending}
         order = sorted(self._pending)
         for first in range(0, len(order), BATCH):
             batch = order[first : first + BATCH]
-            refused |= self._commit(session, batch, deadline)
+            refused |= self._commit(session, batch)
             self._pending.difference_update(batch)
         self.refused = refused
         self._refused_due = time.monotonic() + _REFUSED_S * max(1.0, len(refused) / BATCH)
         self._told(refused, order)
 
-    def _commit(self, session: NorthboundSession, scopes: Sequence[str], deadline: Deadline) -> Mapping[str, str]:
+    def _commit(self, session: NorthboundSession, scopes: Sequence[str]) -> Mapping[str, str]:
         """Write the difference of these scopes; those that may not be, and why."""
         command = self._command(session, scopes, may_remove=self._certain)
         try:
             with self._hold.client.describe_attempt("writing rows of objects"):
-                session.transact([command], deadline)
+                session.transact([command], Deadline.after(self._times.write_s))
         except Unavailable:
             raise
         except UserspaceError as error:
             if len(scopes) == 1:
                 return {scopes[0]: str(error)}
             half = len(scopes) // 2  # one of them is refused by the server: the others are not to wait for it
-            return {**self._commit(session, scopes[:half], deadline), **self._commit(session, scopes[half:], deadline)}
+            return {**self._commit(session, scopes[:half]), **self._commit(session, scopes[half:])}
         for kind in command.written:
             self.on_write(kind)
         self.beat = time.monotonic()
