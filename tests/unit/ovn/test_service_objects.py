@@ -17,6 +17,11 @@ from userspace_cni.ovn.services.service_objects import (
 )
 
 
+def labelled(thing: dict[str, Any], label: str) -> dict[str, Any]:
+    metadata = thing["metadata"]
+    return {**thing, "metadata": {**metadata, "labels": {**metadata.get("labels", {}), label: ""}}}
+
+
 def external(**spec: Any) -> list[str]:
     return [str(each) for each in keep_service(service("a", "10.96.0.1", **spec)).external]
 
@@ -27,9 +32,8 @@ def external(**spec: Any) -> list[str]:
         service("headless"),
         service("name", "10.96.0.1", type="ExternalName", externalName="example.org"),
         service("broken", "not an address"),
-        {**service("other", "10.96.0.1"), "metadata": service("other")["metadata"] | {"labels": {PROXY: "else"}}}
-        if (PROXY := "service.kubernetes.io/service-proxy-name")
-        else {},
+        labelled(service("other", "10.96.0.1"), "service.kubernetes.io/service-proxy-name"),
+        labelled(service("without", "10.96.0.1"), "service.kubernetes.io/headless"),
     ],
 )
 def test_a_service_that_is_not_to_be_served(thing: dict[str, Any]) -> None:
@@ -116,7 +120,9 @@ def test_endpoints_that_are_none(endpoints: Any) -> None:
 
 
 def test_slices_that_are_nobodys() -> None:
-    """Those of names, and those of no Service."""
+    """Those of names, those of no Service, and those that another program serves."""
+    assert keep_slice(labelled(endpoint_slice("s", "a"), "service.kubernetes.io/service-proxy-name")).service == ""
+    assert keep_slice(labelled(endpoint_slice("s", "a"), "service.kubernetes.io/headless")).service == ""
     assert keep_slice(endpoint_slice("s", "a", kind="FQDN")).service == ""
     assert keep_slice({"metadata": {"namespace": "default", "name": "s"}, "addressType": "IPv4"}).service == ""
 

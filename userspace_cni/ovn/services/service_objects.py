@@ -18,8 +18,8 @@ from userspace_cni.base.subnets import Address
 
 SERVICE_NAME: Final = "kubernetes.io/service-name"
 """The label of an EndpointSlice with its Service."""
-_OTHER_PROXY: Final = "service.kubernetes.io/service-proxy-name"
-"""The label of a Service that another program serves."""
+_NOT_SERVED: Final = ("service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless")
+"""Labels of a Service, and of its slices, that another program serves, or none. kube-proxy reads no value of them."""
 _HOSTNAME: Final = "kubernetes.io/hostname"
 """In the `topology` of an endpoint of v1beta1: its node."""
 PROTOCOLS: Final[Mapping[str, str]] = {"TCP": "tcp", "UDP": "udp", "SCTP": "sctp"}
@@ -90,8 +90,8 @@ def keep_service(thing: Mapping[str, Any]) -> ServedService:
     """What is kept of a Service. Raises KeyError, TypeError or AttributeError for what is no object."""
     metadata, spec = thing["metadata"], _table(thing.get("spec"))
     uid, created = str(metadata["uid"]), str(metadata.get("creationTimestamp") or "")
-    is_other = spec.get("type") == "ExternalName" or _OTHER_PROXY in _table(metadata.get("labels"))
-    ips = () if is_other else tuple(_addresses(spec.get("clusterIPs") or [spec.get("clusterIP")]))[:2]
+    is_served = spec.get("type") != "ExternalName" and _is_served(metadata)
+    ips = tuple(_addresses(spec.get("clusterIPs") or [spec.get("clusterIP")]))[:2] if is_served else ()
     if not ips:
         return ServedService(uid, created)
     ports, externals = list(_ports(spec.get("ports"))), list(_external(thing, spec))
@@ -120,7 +120,7 @@ def keep_slice(thing: Mapping[str, Any]) -> ServiceSlice:
     metadata = thing["metadata"]
     name = _table(metadata.get("labels")).get(SERVICE_NAME)
     version = {"IPv4": 4, "IPv6": 6}.get(str(thing.get("addressType")))
-    if not isinstance(name, str) or version is None:
+    if not isinstance(name, str) or version is None or not _is_served(metadata):
         return ServiceSlice("")
     endpoints = [_endpoint(each, version) for each in _tables(thing.get("endpoints"))[:ENDPOINTS_MAX]]
     ports = [
@@ -135,6 +135,11 @@ def keep_node_addresses(thing: Mapping[str, Any]) -> tuple[Address, ...]:
     """What is kept of a Node. Raises KeyError, TypeError or AttributeError for what is no object."""
     found = _tables(_table(thing.get("status")).get("addresses"))
     return tuple(_addresses([each.get("address") for each in found]))
+
+
+def _is_served(metadata: Mapping[str, Any]) -> bool:
+    labels = _table(metadata.get("labels"))
+    return not any(each in labels for each in _NOT_SERVED)
 
 
 def _endpoint(each: Mapping[str, Any], version: int) -> SliceEndpoint | None:
