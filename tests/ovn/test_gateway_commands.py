@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
+from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,11 @@ from tests.lab.ovn.database import NorthboundDatabase
 from tests.unit.cli.test_cli_streams import environ
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.cli.main import userspace_cni
-from userspace_cni.ovn.northbound import northbound_client
+from userspace_cni.ovn.gateways.gateway_notes import AskedGateway
+from userspace_cni.ovn.gateways.gateway_setup import WishedGateway, init_gateway
+from userspace_cni.ovn.northbound import NorthboundClient, northbound_client
 from userspace_cni.ovn.ovn_facts import look_north
+from userspace_cni.ovn.plan_writing import WriteMode
 
 CLUSTER = ("init-cluster", "--cluster-subnet", "10.244.0.0/16,fd00:10:244::/56")
 OUTSIDE = ("--ip", "192.0.2.10/24,2001:db8::10/64", "--next-hop", "192.0.2.1,fe80::1")
@@ -137,6 +142,40 @@ def test_a_lost_gateway_gets_its_address_again(database: NorthboundDatabase, run
     database.nbctl("lr-add", "theirs", "--", "lrp-add", "theirs", "p", "02:00:00:00:00:01", networks[0])
     run(*GATEWAY)
     assert json.loads(database.nbctl("get", "Logical_Router_Port", "rtoj-GR_n1", "networks"))[0] != networks[0]
+
+
+def test_two_gateways_at_once_get_different_addresses(database: NorthboundDatabase, run: Run) -> None:
+    """On a switch `join` that has few: the one that comes later looks again."""
+    run("init-cluster", "--cluster-subnet", "10.244.0.0/16,fd00:10:244::/56", "--join-subnet", "100.64.0.0/29,fd98::/125")
+    clients = [northbound_client(database.remote("unix")) for _ in range(2)]
+    hops = (ip_address("192.0.2.1"), ip_address("2001:db8::1"))
+    errors: list[Exception] = []
+
+    def make(client: NorthboundClient, barrier: threading.Barrier, number: int) -> None:
+        outside = (ip_interface(f"192.0.2.{number}0/24"), ip_interface(f"2001:db8::{number}0/64"))
+        asked = AskedGateway(f"n{number}", (f"c{number}",), outside, hops, "br-ex")
+        client.connect(Deadline.after(60))
+        barrier.wait(60)
+        try:
+            init_gateway(client, WishedGateway(asked), WriteMode(Deadline.after(60)))
+        except Exception as error:
+            errors.append(error)
+
+    for _ in range(10):
+        barrier = threading.Barrier(2)
+        threads = [threading.Thread(target=make, args=(client, barrier, n)) for n, client in enumerate(clients, 1)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join(60)
+        assert not errors
+        found = [network for (networks,) in rows(database, "Logical_Router_Port", "networks") for network in networks[1]]
+        joined = [each for each in found if each.startswith(("100.64.0.", "fd98:"))]
+        assert len(set(joined)) == len(joined) == 6
+        for number in (1, 2):
+            run("remove-gateway", "--no-chassis", "--node", f"n{number}")
+    for client in clients:
+        client.close()
 
 
 def test_rows_of_others_stand_against_it(database: NorthboundDatabase, run: Run) -> None:

@@ -319,7 +319,8 @@ def test_the_former_tools_lines(run: Run, database: NorthboundDatabase, settings
     assert "nothing was to be changed" in run(*MASTER, program=overlay).output
     assert "nothing was to be changed" in run(*MINION, program=overlay).output
     gateway = ("gateway-init", "--cluster-ip-subnet=192.168.0.0/16", "--physical-interface=eth0", "--physical-ip=192.0.2.7/24")
-    assert "not built yet" in run(*gateway, "--node-name=kube-minion1", program=overlay, code=1).output
+    said = run(*gateway, "--node-name=kube-minion1", "--default-gw=192.0.2.1", program=overlay, code=1).output
+    assert "userspace-cni ovn init-node makes it one" in said
 
 
 def test_the_plugin_of_then(run: Run, directory: Path) -> None:

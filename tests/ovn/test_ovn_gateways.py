@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.lab.ovn.gateway_world import OWN, GatewayWorld, gateway_world
-from tests.lab.ovn.outside import BRIDGE, ROUTER4, ROUTER6, connect
+from tests.lab.ovn.outside import BRIDGE, NIC, ROUTER4, ROUTER6, connect
 from tests.lab.ovn.shared_gateway import SERVED, asks, serving
 from tests.lab.ovn.two_chassis import NODES
 from tests.lab.switch.switch import wait_until
-from tests.lab.switch.veths import inside
+from tests.lab.switch.veths import give, inside
 
 KINDS = (("n1", True), ("n1", False), ("n2", True), ("n2", False))
 """Of each node a pod with a vhost-user port and one with a veth."""
@@ -93,6 +93,32 @@ def test_a_port_of_the_gateway_leads_to_pods(world: GatewayWorld) -> None:
                 assert all(asks(world.outside, own, port) for _ in range(5))
                 assert clients[-1] in world.ovn.nbctl("get", "Logical_Router_Port", "rtoj-GR_n1", "networks")
                 world.ovn.nbctl("lb-del", name)
+
+
+def test_what_the_node_lacks(world: GatewayWorld) -> None:
+    """A bridge, or one that OVN's can be linked with; an address that the node itself has is refused, or has to be shared."""
+    switch, own = world.ovn.switches["n1"], ("--ip", "192.0.2.10/24")
+
+    def said(*options: str, code: int = 1) -> str:
+        return world.run("n1", "init-gateway", "--node", "n1", *options, code=code)
+
+    assert "there is no bridge nope" in said("--bridge", "nope", *own, "--next-hop", ROUTER4)
+    assert "nope is on no bridge" in said("--interface", "nope", *own, "--next-hop", ROUTER4)
+    assert "is on br-ex, and not on br-phy" in said("--bridge", "br-phy", "--interface", NIC, *own, "--next-hop", ROUTER4)
+    assert "has no default route" in said("--interface", NIC, *own, code=2)
+    switch.vsctl("--no-wait", "add-br", "br-k", "--", "set", "Bridge", "br-k", "datapath_type=system")
+    assert "bridge br-k has the datapath system" in said("--bridge", "br-k", *own, "--next-hop", ROUTER4)
+    switch.vsctl("--no-wait", "del-br", "br-k")
+    give(switch.netns, BRIDGE, "192.0.2.10/24")
+    inside(switch.netns, "ip", "route", "add", "default", "via", ROUTER4)
+    assert "which the node itself has on br-ex" in said("--interface", NIC, *own, code=2)
+    assert "which bridge br-ex does not have" in said("--interface", NIC, "--ip", "192.0.2.12/24", "--shared", code=2)
+    found = json.loads(said("--interface", NIC, "--ip", "192.0.2.12/24", "--json", code=0))
+    assert found["external_ids"]["ovn-bridge-mappings"] == f"{BRIDGE}:{BRIDGE}"
+    (told,) = json.loads(world.run("n1", "status", "--json"))["gateways"]
+    assert (told["name"], told["addresses"], told["next_hops"]) == ("n1", ["192.0.2.12/24"], [ROUTER4])
+    assert "192.0.2.12/24" in world.run("n1", "status")
+    inside(switch.netns, "ip", "address", "flush", "dev", BRIDGE)
 
 
 def test_a_command_that_died_before_the_mapping_is_completed(world: GatewayWorld) -> None:

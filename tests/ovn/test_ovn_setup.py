@@ -22,6 +22,8 @@ from userspace_cni.base.gateways import read_gateways
 from userspace_cni.cli.main import userspace_cni
 
 PORTS = {"ns_a": ("n1", "10.244.1.5"), "ns_b": ("n1", "10.244.1.6"), "ns_c": ("n2", "10.244.2.5")}
+ENCAP = "192.0.2.11"
+"""The node's address for tunnels."""
 Run = Callable[..., Result]
 
 
@@ -29,7 +31,9 @@ Run = Callable[..., Result]
 def ovn(switch: Switch) -> Iterator[Ovn]:
     """OVN with the run's switch as its chassis."""
     with TemporaryDirectory(prefix="ovn-") as directory, Ovn(switch, Path(directory)) as started:
+        inside(switch.netns, "ip", "address", "replace", f"{ENCAP}/32", "dev", "lo")
         yield started
+        inside(switch.netns, "ip", "address", "del", f"{ENCAP}/32", "dev", "lo")
         switch.vsctl("--no-wait", "remove", "Open_vSwitch", ".", "external_ids", "ovn-nb", "ovn-encap-csum")
     for bridge in switch.bridges():
         switch.vsctl("--no-wait", "del-br", bridge)
@@ -44,6 +48,7 @@ def run(switch: Switch, ovn: Ovn, tmp_path: Path) -> Run:
     def invoke(*arguments: str, code: int = 0) -> Result:
         databases = {f"USERSPACE_CNI_OVN_{each.upper()}": ovn.remote(each) for each in ("nb", "sb")}
         there = {"USERSPACE_CNI_OVSDB": switch.ovsdb, "OVS_RUNDIR": switch.rundir, "USERSPACE_CNI_CONFIG": str(settings)}
+        there["USERSPACE_CNI_SWITCH_NETNS"] = switch.netns
         done = CliRunner(env={**environ(tmp_path), **there, **databases}).invoke(userspace_cni, ["ovn", *arguments])
         assert done.exit_code == code, done.output
         return done
@@ -60,10 +65,11 @@ def test_from_nothing_to_packets(switch: Switch, ovn: Ovn, run: Run) -> None:
     """OVN binds ports of both nodes, and a packet finds its way within a switch and between two."""
     assert "ovn-no-cluster" in {each["name"] for each in told(run, "check", 1)["findings"]}
     run("init-cluster", "--cluster-subnet", "10.244.0.0/16")
-    here = ("init-node", "--node", "n1", "--subnet", "10.244.1.0/24", "--encap-ip", "192.0.2.11", "--no-encap-csum")
+    here = ("init-node", "--node", "n1", "--subnet", "10.244.1.0/24", "--encap-ip", ENCAP, "--no-encap-csum")
     run(*here)
     ids = switch.rows("Open_vSwitch")[0]["external_ids"]
     assert (ids["system-id"], ids["ovn-nb"], ids["ovn-encap-csum"]) == (CHASSIS, ovn.remote("nb"), "false")
+    assert ovn.nbctl("get", "Logical_Switch_Port", "k8s-n1", "options:requested-chassis") == CHASSIS
     assert json.loads(run(*here, "--json").stdout) == {"node": "n1", "changes": [], "external_ids": {}, "dry_run": False}
     run("init-node", "--no-chassis", "--node", "n2", "--subnet", "10.244.2.0/24")
     wait_until(lambda: switch.bridge(INTEGRATION), what="the controller has made the bridge")
@@ -95,7 +101,7 @@ def test_what_was_broken_by_hand_is_found_and_mended(ovn: Ovn, run: Run) -> None
     """A row that is gone, and one that differs: by the same commands they are as before."""
     commands = (
         ("init-cluster", "--cluster-subnet", "10.244.0.0/16"),
-        ("init-node", "--node", "n1", "--subnet", "10.244.1.0/24", "--encap-ip", "192.0.2.11"),
+        ("init-node", "--node", "n1", "--subnet", "10.244.1.0/24", "--encap-ip", ENCAP),
     )
     for each in commands:
         run(*each)
@@ -116,7 +122,7 @@ def test_the_nodes_own_port_reaches_routers(switch: Switch, ovn: Ovn, run: Run, 
     It is made while OVN's bridge has a tunnel to another chassis, too.
     """
     run("init-cluster", "--cluster-subnet", "10.244.0.0/16")
-    run("init-node", "--node", "n1", "--subnet", "10.244.1.0/24", "--encap-ip", "192.0.2.11")
+    run("init-node", "--node", "n1", "--subnet", "10.244.1.0/24", "--encap-ip", ENCAP)
     run("init-node", "--no-chassis", "--node", "n2", "--subnet", "10.244.2.0/24")
     (gateway,) = read_gateways(tomllib.loads((tmp_path / "config.toml").read_text())["gateway"], "the settings")
     wait_until(lambda: switch.bridge(INTEGRATION), what="the controller has made the bridge")

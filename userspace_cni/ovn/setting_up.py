@@ -34,13 +34,15 @@ from userspace_cni.ovn.topology_values import node_name_of, require_apart, requi
 
 @dataclass(frozen=True)
 class AskedNode:
-    """What was asked for a node. `router`: "" for the cluster's own. `free`: for a node that lacks a subnet and is given none."""
+    """What was asked for a node. `router`: "" for the cluster's own. `free`: for a node that lacks a subnet and is given none.
+    `chassis`: its switch's name, "" where that is not known."""
 
     name: str
     subnets: tuple[Subnet, ...]
     router: str = ""
     management: bool = True
     free: AskedFree | None = None
+    chassis: str = ""
 
 
 def init_cluster(client: NorthboundClient, cluster: LogicalCluster, mode: WriteMode) -> Changes:
@@ -97,7 +99,7 @@ def remove_node(client: NorthboundClient, name: str, mode: WriteMode) -> Changes
     """Remove the node's rows, unless pods' ports or a gateway need them. Raises NameTaken, Unavailable, RowsRefused."""
 
     def plan(session: NorthboundSession) -> Sequence[DesiredRow]:
-        if name in find_gateways(session, find_cluster(session)).gateways:
+        if name in find_gateways(session, FoundCluster()).gateways:
             raise NameTaken(f"node {name} has a gateway", "userspace-cni ovn remove-gateway, first")
         return ()
 
@@ -154,7 +156,7 @@ def judge_node(asked: AskedNode, known: FoundCluster) -> LogicalNode:
     if known.subnets:
         require_within(subnets, known.subnets)
     require_apart(subnets, "--subnet", taken)
-    return LogicalNode(name, asked.name, subnets, known.router, asked.management, known.balancers, known.subnets)
+    return LogicalNode(name, asked.name, subnets, known.router, asked.management, known.balancers, known.subnets, asked.chassis)
 
 
 def _read_router(client: NorthboundClient, deadline: Deadline) -> str:

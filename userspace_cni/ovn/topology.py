@@ -80,7 +80,7 @@ class LogicalNode:
     """What a node has. `name` in small letters; `given_name` as it was given. `subnets`: of its pods, by version of IP.
 
     `management`: it has a port of its own on its switch. `balancers`: what the cluster has, `LogicalCluster.balancers`.
-    `cluster_subnets`: of all pods, () where they are not known.
+    `cluster_subnets`: of all pods, () where they are not known. `chassis`: what its own port is bound to alone, "" to leave that.
     """
 
     name: str
@@ -90,6 +90,7 @@ class LogicalNode:
     management: bool
     balancers: tuple[RowKey, ...]
     cluster_subnets: tuple[Subnet, ...] = ()
+    chassis: str = ""
 
     @property
     def scope(self) -> str:
@@ -182,7 +183,10 @@ def management_port(node: str) -> str:
 def _management(node: LogicalNode, switch: RowKey) -> DesiredRow:
     own = [management_address(each) for each in node.subnets]
     addresses = " ".join([mac_of(own), *map(str, own)])
-    return DesiredRow(RowKey(SWITCH_PORT, management_port(node.name)), {"addresses": [addresses]}, Within(switch, "ports"))
+    bound = {"options": {"requested-chassis": node.chassis}} if node.chassis else {}
+    return DesiredRow(
+        RowKey(SWITCH_PORT, management_port(node.name)), {"addresses": [addresses], **bound}, Within(switch, "ports")
+    )
 
 
 def _balancers(cluster: LogicalCluster) -> tuple[DesiredRow, ...]:

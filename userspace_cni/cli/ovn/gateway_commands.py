@@ -8,8 +8,8 @@ import click
 
 from userspace_cni.cli import view
 from userspace_cni.cli.ovn.gateway_writing import AskedGone, AskedOptions, WrittenGateway, drop_gateway, set_gateway
-from userspace_cni.cli.ovn.init_commands import ways
 from userspace_cni.cli.ovn.opened_databases import describe_changes, open_databases, show_changes
+from userspace_cni.cli.ovn.way_options import ways
 from userspace_cni.cli.site import NodeCommand
 
 
@@ -49,6 +49,7 @@ def gateway_command(ctx: click.Context, /, *, as_json: bool, **given: Any) -> No
 @click.command("remove-gateway", cls=NodeCommand)
 @click.option("--node", default="", help="The node's name.  [default: this node's]")
 @click.option("--distributed", is_flag=True, help="The gateway of no node.")
+@click.option("--router", default="", help="The router, where there are several clusters'.")
 @click.option("--no-chassis", is_flag=True, help="Write the database only, as for another machine.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.option("--dry-run", is_flag=True, help="Show what would be written, and write nothing.")

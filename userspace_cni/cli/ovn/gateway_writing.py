@@ -69,6 +69,7 @@ class AskedGone:
 
     node: str = ""
     distributed: bool = False
+    router: str = ""
     no_chassis: bool = False
     dry_run: bool = False
 
@@ -121,7 +122,7 @@ def drop_gateway(site: Site, databases: OvnDatabases, given: AskedGone) -> Writt
     name = _name(site, given.node, distributed=given.distributed)
     with nullcontext() if given.dry_run or given.no_chassis else FileLock(site):
         ids = {} if given.no_chassis else databases.read_ids(give_time())
-        left, changes = remove_gateway(databases.northbound, name, WriteMode(give_time(), dry_run=given.dry_run))
+        left, changes = remove_gateway(databases.northbound, name, WriteMode(give_time(), dry_run=given.dry_run), given.router)
         wanted = plan_mappings(ids, _needed(left, ids.get(SYSTEM_ID, "")), {})
         if not given.dry_run:
             _write_ids(databases, wanted)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
@@ -14,8 +14,9 @@ from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cli import view
 from userspace_cni.cli.ovn.node_setup import SetUp, set_up
 from userspace_cni.cli.ovn.opened_databases import describe_changes, give_time, open_databases, read_addresses, show_changes
+from userspace_cni.cli.ovn.way_options import ways
 from userspace_cni.cli.site import NodeCommand, Site
-from userspace_cni.ovn.chassis_ids import AskedChassis, find_changed_ids, list_absent_ends
+from userspace_cni.ovn.chassis_ids import SYSTEM_ID, AskedChassis, find_changed_ids, list_absent_ends
 from userspace_cni.ovn.desired_rows import Changes
 from userspace_cni.ovn.free_subnets import AskedFree, read_lengths
 from userspace_cni.ovn.management_table import read_former_subnets
@@ -33,20 +34,8 @@ from userspace_cni.ovn.topology_values import (
     subnets_of,
 )
 
-F = TypeVar("F", bound=Callable[..., Any])
 SYSTEM_ID_FILE: Final = "/etc/openvswitch/system-id.conf"
 """Where OVS's own start script keeps the name of a switch."""
-
-
-def ways(command: F) -> F:
-    """The options of how a command is done."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="As a JSON object."),
-        click.option("--dry-run", is_flag=True, help="Show what would be written, and write nothing."),
-        click.option("--adopt", is_flag=True, help="Rows of these names that are not ours become ours."),
-    ):
-        command = option(command)
-    return command
 
 
 @click.command("init-cluster", cls=NodeCommand)
@@ -124,6 +113,7 @@ def node_command(ctx: click.Context, /, **given: Any) -> None:
         remotes = databases.northbound_remote, databases.southbound_remote
         chassis = AskedChassis(*remotes, given["encap_type"] or "", encap_ip, given["encap_csum"], system_id=own_system_id(site))
         find_ids = partial(find_changed_ids, chassis)
+        node_asked = replace(node_asked, chassis=databases.ids.get(SYSTEM_ID) or chassis.system_id)
 
     def write_rows(mode: WriteMode) -> tuple[LogicalNode, Changes]:
         node, changes = init_node(databases.northbound, node_asked, mode)

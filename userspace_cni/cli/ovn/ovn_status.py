@@ -17,6 +17,7 @@ from userspace_cni.cli.site import NodeCommand, Site
 from userspace_cni.cli.view import Column
 from userspace_cni.diagnosis import rendering
 from userspace_cni.ovn.databases import OvnDatabases
+from userspace_cni.ovn.gateways.gateway_notes import AskedGateway
 from userspace_cni.ovn.northbound import NorthboundSession
 from userspace_cni.ovn.ovn_facts import ChassisFact, NorthFacts, look_north, look_south
 from userspace_cni.ovn.ovn_findings import find_gateway_faults, find_network_faults, find_node_faults
@@ -29,6 +30,7 @@ from userspace_cni.ovn.services.service_check import (
 
 _KEYS: Final = {each: each for each in ("name", "severity", "subject", "message", "remedy", "why")}
 _NODES: Final = (Column("NODE", whole=True), Column("SUBNETS"), Column("PORTS"), Column("UP"))
+_GATEWAYS: Final = (Column("GATEWAY", whole=True), Column("CHASSIS"), Column("ADDRESSES"), Column("NEXT HOPS"), Column("SNAT"))
 _CHASSIS: Final = (Column("CHASSIS", whole=True), Column("HOSTNAME"), Column("TUNNELS"), Column("PORTS"))
 
 
@@ -36,7 +38,7 @@ _CHASSIS: Final = (Column("CHASSIS", whole=True), Column("HOSTNAME"), Column("TU
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def status_command(ctx: click.Context, as_json: bool) -> None:
-    """Show the cluster's router, its nodes and their logical ports, and the chassis.
+    """Show the cluster's router, its nodes and their logical ports, the gateways, and the chassis.
 
     Exit code: 0, 1 where several routers are marked as the cluster's, 2 for wrong settings, 3 when a database does not answer.
     """
@@ -63,6 +65,8 @@ def status_command(ctx: click.Context, as_json: bool) -> None:
     )
     if cluster.nodes:
         view.show_table(_NODES, [_node_row(name, north) for name in sorted(cluster.nodes)])
+    if north.gateways:
+        view.show_table(_GATEWAYS, [_gateway_row(each) for each in sorted(north.gateways, key=lambda each: each.name)])
     if chassis:
         view.show_table(
             _CHASSIS,
@@ -138,6 +142,20 @@ def describe(databases: OvnDatabases, north: NorthFacts, chassis: Sequence[Chass
         "subnets": [*map(str, cluster.subnets)],
         "joins": {name: [*map(str, each)] for name, each in cluster.joins.items()},
         "nodes": [{"name": each.name, "subnets": [*map(str, each.subnets)]} for each in cluster.nodes.values()],
+        "gateways": [
+            {
+                "name": each.name,
+                "chassis": [*each.chassis],
+                "addresses": [*map(str, each.addresses)],
+                "next_hops": [*map(str, each.next_hops)],
+                "network": each.network,
+                "snat": each.snat,
+                "source_subnets": [*map(str, each.source_subnets)],
+                "shared": bool(each.shared),
+                "distributed": each.distributed,
+            }
+            for each in north.gateways
+        ],
         "ports": [
             {"name": each.name, "switch": each.switch, "addresses": [*each.addresses], "up": each.up} for each in north.ports
         ],
@@ -146,6 +164,11 @@ def describe(databases: OvnDatabases, north: NorthFacts, chassis: Sequence[Chass
             for each in chassis
         ],
     }
+
+
+def _gateway_row(gateway: AskedGateway) -> list[str]:
+    addresses, hops = ([*map(str, each)] for each in (gateway.addresses, gateway.next_hops))
+    return [gateway.name, view.join([*gateway.chassis]), view.join(addresses), view.join(hops), "yes" if gateway.snat else "no"]
 
 
 def _node_row(name: str, north: NorthFacts) -> list[str]:

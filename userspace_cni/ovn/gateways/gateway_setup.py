@@ -62,12 +62,17 @@ def init_gateway(client: NorthboundClient, wish: WishedGateway, mode: WriteMode)
     return tuple(every), changes
 
 
-def remove_gateway(client: NorthboundClient, name: str, mode: WriteMode) -> tuple[tuple[AskedGateway, ...], Changes]:
-    """Remove the gateway's rows; another one becomes the default gateway where it was. Returns and raises as `init_gateway`."""
+def remove_gateway(
+    client: NorthboundClient, name: str, mode: WriteMode, router: str = ""
+) -> tuple[tuple[AskedGateway, ...], Changes]:
+    """Remove the gateway's rows; another one becomes the default gateway where it was.
+
+    `router`: the cluster's, "" for the only one. Returns and raises as `init_gateway`.
+    """
     left: list[LogicalGateway] = []
 
     def plan(session: NorthboundSession) -> Sequence[DesiredRow]:
-        cluster = find_cluster(session)
+        cluster = find_cluster(session, router)
         found = find_gateways(session, cluster)
         left[:] = [gateway for each, gateway in found.gateways.items() if each != name]
         return default_rows(cluster.router, choose_defaults(left, found.now))

@@ -28,7 +28,7 @@ from userspace_cni.ovsdb.column_values import value_of
 
 @dataclass(frozen=True)
 class FoundGateways:
-    """The gateways, by name, and what a further one has to know. `joins`: of each gateway its addresses on the switch `join`.
+    """The gateways, by name, and what a further one has to know.
 
     `taken`: addresses of router ports, by the port's name. `now`: to which address the default routes lead, by version of IP.
     `lacks_group`: the cluster has a group of load balancers, and not that of gateways: an older `init-cluster` made it.

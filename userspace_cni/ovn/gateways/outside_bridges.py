@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv6Interface, ip_address
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NameTaken
 from userspace_cni.base.root import HostRoot
-from userspace_cni.host.node_net import nics
 from userspace_cni.ovn.gateways.gateway_notes import AskedGateway
 from userspace_cni.switch.interfaces import map_interfaces_to_bridges
-from userspace_cni.switch.ovsdb.switch_database import SwitchClient
+
+if TYPE_CHECKING:
+    from userspace_cni.switch.ovsdb.switch_database import SwitchClient
 
 _GENEVE: Final = {4: 58, 6: 78}
 """Bytes that it takes of a frame, by version of IP of the tunnel."""
@@ -48,6 +49,8 @@ class OutsideLook:
 
     def find_bridge(self, bridge: str, nic: str) -> OutsideBridge:
         """The bridge of that name, else the one that the NIC is on. Raises NameTaken, and UserspaceError where one is silent."""
+        from userspace_cni.host.node_net import nics
+
         on_bridge = map_interfaces_to_bridges(self.switch, self.deadline)
         name = bridge or on_bridge.get(nic, "")
         if not name:
@@ -72,6 +75,8 @@ class OutsideLook:
 
     def find_mtu(self, tunnel: str) -> int:
         """The largest packet that tunnels with this end carry; 0 where no bridge of the switch has the address."""
+        from userspace_cni.host.node_net import nics
+
         bridges = set(map_interfaces_to_bridges(self.switch, self.deadline).values())
         for each in nics.look_at_all(bridges, self.switch_netns, self.root).values():
             if tunnel in {address.partition("/")[0] for address in each.shown_addresses}:
