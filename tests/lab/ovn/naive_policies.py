@@ -92,6 +92,17 @@ class NaiveConnection:
     port: int
 
 
+def isolates(cluster: NaiveCluster) -> dict[str, set[str]]:
+    """The pods that some policy isolates, by direction: "ingress" and "egress"."""
+    found: dict[str, set[str]] = {}
+    for policy in cluster.policies:
+        for pod in cluster.pods:
+            if _selects_pod(policy, pod):
+                for kind in _types(policy):
+                    found.setdefault(kind.lower(), set()).add(pod.name)
+    return found
+
+
 def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     """Whether a selector of Kubernetes selects these labels."""
     return all(_holds(selector, labels))

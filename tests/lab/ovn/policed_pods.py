@@ -82,10 +82,12 @@ class PolicedWorld:
         finally:
             kept.stop()
 
-    def put_policies(self, policies: Sequence[Mapping[str, Any]], isolated: Mapping[str, set[str]]) -> None:
+    def put_policies(
+        self, policies: Sequence[Mapping[str, Any]], isolated: Mapping[str, set[str]], *, forget: bool = True
+    ) -> None:
         """Have these NetworkPolicies, and no others, and wait until they are in force.
 
-        Their names have to be new. `isolated`: the pods by direction that are in some of them.
+        Their names have to be new. `isolated`: the pods by direction that are in some of them. `forget`: as of `settle`.
         """
         names = {each["metadata"]["name"] for each in policies}
         for each in policies:
@@ -96,12 +98,18 @@ class PolicedWorld:
                     store.remove(namespace, name)
         expected = (names, isolated)
         wait_until(lambda: self.list_policies() == expected, what=f"{expected}, and not {self.list_policies()}")
-        self.settle()
+        self.settle(forget=forget)
 
-    def settle(self) -> None:
-        """Wait until each chassis and switch has followed what the database says."""
+    def settle(self, *, forget: bool = True) -> None:
+        """Wait until each chassis and switch has followed what the database says.
+
+        `forget`: have each datapath look at all rules anew. Open vSwitch 3.1 keeps single flows as they were before a change, as
+        docs/ovn.md says.
+        """
         self.ovn.nbctl("--wait=hv", "sync")
         self.ovn.revalidate()
+        for switch in self.ovn.switches.values() if forget else ():
+            switch.appctl("dpctl/del-flows")
 
     def list_policies(self) -> tuple[set[str], dict[str, set[str]]]:
         """The policies that have a port group, and by direction the pods that are isolated."""
