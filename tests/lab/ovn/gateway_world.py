@@ -42,12 +42,12 @@ class GatewayWorld:
         self._directory = directory
 
     def run(self, node: str, *arguments: str, code: int = 0) -> str:
-        """The output of a command of `ovn` as on the node; it has to end with `code`."""
+        """The output of a command of `ovn` as on the node, of JSON without what is said beside it; it has to end with `code`."""
         settings = self._directory / f"{node}.toml"
         settings.touch()
         environment = {**environ(self._directory / node), "USERSPACE_CNI_CONFIG": str(settings)}
         done = run_on(self.ovn, node, environment, *arguments, code=code)
-        return done.output if code else done.stdout
+        return done.stdout if "--json" in arguments else done.output
 
     def make(self, node: str, *options: str) -> None:
         """A gateway of the node."""

@@ -11,7 +11,7 @@ from userspace_cni.ovn.topology import Address, Subnet
 
 T = TypeVar("T")
 PHYSICAL_IPS: Final = "physical_ips"
-"""The key with the addresses at which Services are reached from outside."""
+"""The key with the addresses at which Services are reached from outside, between commas: Services are written by it."""
 _PREFIX: Final = "gateway-"
 
 

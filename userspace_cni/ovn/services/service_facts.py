@@ -8,6 +8,7 @@ from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any, Final
 
 from userspace_cni.base.subnets import Address, Cidr
+from userspace_cni.ovn.gateways.gateway_notes import PHYSICAL_IPS
 from userspace_cni.ovn.logical_switches import FoundSwitch, read_subnets
 from userspace_cni.ovn.northbound import NorthboundSession
 from userspace_cni.ovn.northbound_tables import LOAD_BALANCER_GROUP, ROUTER, ROUTER_PORT, SWITCH
@@ -16,8 +17,6 @@ from userspace_cni.ovn.topology import CLUSTER_ROUTER, NODE_KEY, SUBNETS_KEY
 from userspace_cni.ovsdb.column_values import value_of
 from userspace_cni.ovsdb.database import ROW_UPDATE
 
-PHYSICAL: Final = "physical_ips"
-"""The key of external_ids of a gateway's router with its addresses outside, between commas."""
 _ROUTER: Final = "GR_"
 """Before the node's name: a gateway's router."""
 _JOINED: Final = "rtoj-"
@@ -78,9 +77,9 @@ def read_facts(session: NorthboundSession) -> ServiceFacts:
         name, ids = value_of(row, "name"), value_of(row, "external_ids")
         if CLUSTER_ROUTER.items() <= ids.items():
             subnets |= dict.fromkeys(_read(ids.get(SUBNETS_KEY, ""), ip_network))
-        if PHYSICAL in ids:
+        if PHYSICAL_IPS in ids:
             node = ids.get(NODE_KEY, name.removeprefix(_ROUTER))
-            gateways[name] = ServiceGateway(node, tuple(_read(ids[PHYSICAL], ip_address)))
+            gateways[name] = ServiceGateway(node, tuple(_read(ids[PHYSICAL_IPS], ip_address)))
             owners |= dict.fromkeys(gateways[name].addresses, f"that of the gateway on node {node}")
     for row in session.rows(ROUTER_PORT):
         name = value_of(row, "name")
