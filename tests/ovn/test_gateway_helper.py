@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -200,11 +201,24 @@ def test_what_is_unknown_stays(world: SharedWorld, live: LiveNode, api: ApiServe
     wait_until(lambda: not PAIR & {*world.switch.ports(BRIDGE), *world.switch.ports(INTEGRATION)}, what="the end of the pair")
 
 
+def test_a_lost_record(world: SharedWorld, live: LiveNode) -> None:
+    """What it named is found by the rows of the pair, and goes with them where it is no longer asked for."""
+    share(live)
+    wait_until(lambda: is_shared(world), what="the flows")
+    live.kill()
+    shutil.rmtree(live.state / "node")
+    live.settings["USERSPACE_CNI_OVN_GATEWAY_BRIDGE"] = ""
+    live.start()
+    wait_until(lambda: not world.ours(), what="the end of the flows")
+    wait_until(lambda: not PAIR & {*world.switch.ports(BRIDGE), *world.switch.ports(INTEGRATION)}, what="the end of the pair")
+
+
 def test_a_flow_of_others_in_the_place_of_ours(world: SharedWorld, live: LiveNode) -> None:
     """Nothing is written where it might replace a flow of others, and the log says which; then it is."""
     world.ofctl("add-flow", "cookie=0x77,table=0,priority=20120,ip,in_port=1,actions=drop")
     share(live)
     wait_until(lambda: "priority 20120" in (live.directory / "agent.log").read_text(), what="the reason in the log")
+    assert "priority 20120" in run_command(live.environ, "network").stderr
     assert not world.ours()
     world.ofctl("del-flows", "cookie=0x77/-1")
     wait_until(lambda: is_shared(world), what="the flows")

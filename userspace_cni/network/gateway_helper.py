@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 2.0
 """Seconds between two looks at the flows; another program's changes are mended then."""
-_SHARE: Final = 100
-"""A look that takes long, because there are many flows, is this many times rarer."""
+_SHARE: Final = 20
+"""Where a look takes long, because there are many flows, so many times that pass until the next one."""
 
 
 class GatewayHelper(Loop):
@@ -64,7 +64,7 @@ class GatewayHelper(Loop):
         done = self._keeper.keep(self._services()) if self._keeper else ""
         if done and step:
             say("info", "flows of the gateway's bridge were changed", bridge=step.bridge, flows=done)
-        return max(self._look_s, _SHARE * (time.monotonic() - begun))
+        return self._look_s if done else max(self._look_s, _SHARE * (time.monotonic() - begun))
 
     def _end(self) -> None:
         self._leave()

@@ -6,7 +6,7 @@ known stays desired while that is away.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -187,8 +187,15 @@ class NodeNetwork(Supervisor):
             "concerns": [sentence(each) for each in self.concerns.found],
             "passages": [asdict(each) for each in self.concerns.passages],
             "mirrors": mirror_problems(self.statuses),
-            "objects": " | ".join(filter(None, (self._objects.problem, self._node.subnets.problem))) if self._objects else "",
+            "objects": " | ".join(filter(None, self._source_problems())),
         }
+
+    def _source_problems(self) -> Iterator[str]:
+        """Why something that is followed beside the settings cannot be, or the flows that follow from it cannot be kept."""
+        if self._objects:
+            yield from (self._objects.problem, self._node.subnets.problem)
+        if self._gateway:
+            yield self._gateway.problem
 
     def _watched(self) -> frozenset[str]:
         """The links at which others may change parts of the node's specs."""
