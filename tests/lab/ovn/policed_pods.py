@@ -101,15 +101,9 @@ class PolicedWorld:
         self.settle(forget=forget)
 
     def settle(self, *, forget: bool = True) -> None:
-        """Wait until each chassis and switch has followed what the database says.
-
-        `forget`: have each datapath look at all rules anew. Open vSwitch 3.1 keeps single flows as they were before a change, as
-        docs/ovn.md says.
-        """
+        """Wait until each chassis and switch has followed what the database says. `forget`: as of `revalidate`."""
         self.ovn.nbctl("--wait=hv", "sync")
-        self.ovn.revalidate()
-        for switch in self.ovn.switches.values() if forget else ():
-            switch.appctl("dpctl/del-flows")
+        self.ovn.revalidate(forget=forget)
 
     def list_policies(self) -> tuple[set[str], dict[str, set[str]]]:
         """The policies that have a port group, and by direction the pods that are isolated."""
