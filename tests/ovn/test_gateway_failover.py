@@ -9,6 +9,7 @@ import pytest
 
 from tests.lab.ovn.gateway_world import OWN, GatewayWorld, gateway_world
 from tests.lab.ovn.outside import ROUTER4, ROUTER6
+from tests.lab.ovn.shared_gateway import SERVED, asks, serving
 from tests.lab.ovn.two_chassis import LONGEST_GAP, NODES, Pinging
 from tests.lab.switch.switch import wait_until
 
@@ -41,6 +42,17 @@ def pinged(world: GatewayWorld, what: str, record: Record) -> Iterator[None]:
         yield
     record(f"{what}: {LONGEST_GAP}", round(pinging.gap_s * 1000))
     assert (world.seen_as(pod, ROUTER4), world.seen_as(pod, ROUTER6)) == OWN["distributed"]
+
+
+def test_a_port_of_the_gateway(world: GatewayWorld) -> None:
+    """A load balancer in the gateways' group leads from outside to a pod, which sees the client; by both versions of IP."""
+    (pod,) = world.pods
+    with serving(pod.netns, SERVED) as clients:
+        for own, address, router in zip(OWN["distributed"], pod.addresses, (ROUTER4, ROUTER6), strict=True):
+            world.balance(own, 30080, address)
+            wait_until(lambda own=own: asks(world.outside, own, 30080), what=f"{own} -> {pod}")  # type: ignore[misc]
+            assert all(asks(world.outside, own, 30080) for _ in range(5))
+            assert clients[-1] == router
 
 
 def test_the_next_chassis_takes_over(world: GatewayWorld, record_property: Record) -> None:

@@ -83,16 +83,10 @@ def test_a_port_of_the_gateway_leads_to_pods(world: GatewayWorld) -> None:
         with serving(pod.netns, SERVED) as clients:
             for own, address in zip(OWN["n1"], pod.addresses, strict=True):
                 port = 30000 + 2 * number + (":" in own)
-                shown, target = (f"[{own}]", f"[{address}]") if ":" in own else (own, address)
-                name = f"np-{port}"
-                world.ovn.nbctl("lb-add", name, f"{shown}:{port}", f"{target}:{SERVED}")
-                world.ovn.nbctl("set", "Load_Balancer", name, "options:neighbor_responder=none")  # each gateway has all of them
-                row = world.ovn.nbctl("--bare", "--columns=_uuid", "find", "Load_Balancer", f"name={name}")
-                world.ovn.nbctl("add", "Load_Balancer_Group", "gateway-load-balancers", "load_balancer", row)
+                world.balance(own, port, address)
                 wait_until(lambda own=own, port=port: asks(world.outside, own, port), what=f"{own} {port} -> {pod}")  # type: ignore[misc]
                 assert all(asks(world.outside, own, port) for _ in range(5))
                 assert clients[-1] in world.ovn.nbctl("get", "Logical_Router_Port", "rtoj-GR_n1", "networks")
-                world.ovn.nbctl("lb-del", name)
 
 
 def test_what_the_node_lacks(world: GatewayWorld) -> None:

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from tests.lab.ovn.outside import BRIDGE, ROUTER4, ROUTER6, answers, connect, outside_of, run_on
+from tests.lab.ovn.shared_gateway import SERVED
 from tests.lab.ovn.two_chassis import NODES, TwoChassis
 from tests.lab.switch.switch import wait_until
 from tests.lab.switch.veths import inside
@@ -60,6 +61,15 @@ class GatewayWorld:
         """As whom the machine outside sees the pod, when the way is there."""
         wait_until(lambda: answers(pod.netns, address), what=f"{pod} reaches {address}")
         return connect(pod.netns, self.outside, address)
+
+    def balance(self, own: str, port: int, address: str) -> None:
+        """Have this port of a gateway lead to a pod's, by a load balancer of all gateways."""
+        shown, target = (f"[{own}]", f"[{address}]") if ":" in own else (own, address)
+        name = f"{own}-{port}"
+        self.ovn.nbctl("lb-add", name, f"{shown}:{port}", f"{target}:{SERVED}")
+        self.ovn.nbctl("set", "Load_Balancer", name, "options:neighbor_responder=none")  # each gateway has it
+        row = self.ovn.nbctl("--bare", "--columns=_uuid", "find", "Load_Balancer", f'name="{name}"')
+        self.ovn.nbctl("add", "Load_Balancer_Group", "gateway-load-balancers", "load_balancer", row)
 
     def of_node(self, node: str) -> OutsidePod:
         """Its pod with a vhost-user port."""
