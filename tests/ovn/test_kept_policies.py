@@ -87,8 +87,9 @@ def addresses(database: NorthboundDatabase) -> list[set[str]]:
 
 
 def transactions(database: NorthboundDatabase) -> list[Mapping[str, Any]]:
-    """What the server has written, one for each transaction."""
-    return [json.loads(line) for line in database.file.read_text().splitlines() if line.startswith("{")]
+    """What the server has written, one for each transaction that is there whole."""
+    whole, _, _ = database.file.read_text().rpartition("\n")
+    return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
 
 
 def wait_for(found: Callable[[], object], wanted: object) -> None:
