@@ -10,7 +10,8 @@ from typing import Any, Final
 import pytest
 
 from tests.lab.kube.services import service
-from tests.lab.ovn.attempts import Attempt, Outcome, tried, unexpected
+from tests.lab.ovn.attempts import LARGE, SMALL, Attempt, Outcome, tried, unexpected
+from tests.lab.ovn.central import version
 from tests.lab.ovn.service_world import OTHER_PORT, PORT, Connecting, ServiceWorld, service_world
 from tests.lab.ovn.two_chassis import LAST_USE, LONGEST_GAP
 from tests.lab.switch.switch import wait_until
@@ -24,6 +25,8 @@ PORTS: Final = [
 ]
 """Of each Service: one port for both protocols."""
 TARGETS: Final = [{"name": "web", "port": PORT, "protocol": "TCP"}, {"name": "dns", "port": PORT, "protocol": "UDP"}]
+LARGE_REQUESTS: Final = "26.03"
+"""The version of OVN, of those that are tried, from which datagrams to Services may be larger than the MTU."""
 ITSELF: Final = " || ".join(f"ip{6 if ':' in each else 4}.src == {each}" for each in HAIRPIN_SOURCES)
 Record = Callable[[str, object], None]
 
@@ -112,6 +115,18 @@ def test_without_endpoints_clients_are_refused(world: ServiceWorld, client: str)
     make(world, "empty", 40)
     found = {each: Outcome.REFUSED for protocol in PROTOCOLS for each in attempts(world, client, 40, 1, protocol)}
     assert unexpected(found) == {}
+
+
+def test_datagrams_larger_than_the_mtu(world: ServiceWorld) -> None:
+    """Answers arrive with each version of OVN, requests with new ones alone: docs/ovn.md tells it."""
+    make(world, "large", 45, "veth-a")
+    requests = Outcome.ALLOWED if version() >= LARGE_REQUESTS else Outcome.TIMED_OUT
+    expected = {
+        Attempt(world.pods[client].netns, vip(45, family), 80, "udp", request, answer): outcome
+        for client, family in product(("vhost-a", "veth-b"), (4, 6))
+        for request, answer, outcome in ((LARGE, SMALL, requests), (SMALL, LARGE, Outcome.ALLOWED))
+    }
+    assert unexpected(expected) == {}
 
 
 def test_a_service_that_goes(world: ServiceWorld) -> None:
