@@ -115,6 +115,22 @@ def test_what_the_node_lacks(world: GatewayWorld) -> None:
     inside(switch.netns, "ip", "address", "flush", "dev", BRIDGE)
 
 
+def test_the_line_of_former_scripts(world: GatewayWorld) -> None:
+    """`gateway-init` with a bridge makes a shared gateway, and one with a NIC a gateway behind the NIC's bridge."""
+    place = world.ovn.switches["n1"].netns
+    give(place, BRIDGE, "192.0.2.11/24")
+    line = ("gateway-init", "--cluster-ip-subnet=10.244.0.0/16", "--node-name=n1", f"--default-gw={ROUTER4}")
+    shared = (f"--bridge-interface={BRIDGE}", "--physical-ip=192.0.2.11/24", "--rampout-ip-subnets=10.244.2.8/30")
+    world.run_former("n1", *line, *shared)
+    (told,) = json.loads(world.run("n1", "status", "--json"))["gateways"]
+    assert (told["shared"], told["addresses"], told["source_subnets"]) == (True, ["192.0.2.11/24"], ["10.244.2.8/30"])
+    inside(place, "ip", "address", "flush", "dev", BRIDGE)
+    world.run_former("n1", *line, f"--physical-interface={NIC}", f"--physical-ip={OWN['n1'][0]}/24")
+    (told,) = json.loads(world.run("n1", "status", "--json"))["gateways"]
+    assert (told["shared"], told["network"]) == (False, BRIDGE)
+    assert world.seen_as(world.pods[0], ROUTER4) == OWN["n1"][0]
+
+
 def test_a_command_that_died_before_the_mapping_is_completed(world: GatewayWorld) -> None:
     """The rows are there, and the bridge's mapping is not: the next run writes it, and nothing else; others' mappings stay."""
     switch = world.ovn.switches["n1"]

@@ -9,12 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from tests.lab.ovn.outside import BRIDGE, ROUTER4, ROUTER6, answers, connect, outside_of, run_on
+from tests.lab.ovn.outside import BRIDGE, ROUTER4, ROUTER6, answers, connect, outside_of, run_on, run_program_on
 from tests.lab.ovn.shared_gateway import SERVED
 from tests.lab.ovn.two_chassis import NODES, TwoChassis
 from tests.lab.switch.switch import wait_until
 from tests.lab.switch.veths import inside
 from tests.unit.cli.test_cli_streams import environ
+from userspace_cni.cli.former_tools import overlay
 
 OWN: Final = {
     "n1": ("192.0.2.10", "2001:db8::10"),
@@ -44,11 +45,17 @@ class GatewayWorld:
 
     def run(self, node: str, *arguments: str, code: int = 0) -> str:
         """The output of a command of `ovn` as on the node, of JSON without what is said beside it; it has to end with `code`."""
+        done = run_on(self.ovn, node, self._environment(node), *arguments, code=code)
+        return done.stdout if "--json" in arguments else done.output
+
+    def run_former(self, node: str, *arguments: str) -> None:
+        """Run `ovn-k8s-overlay` as on the node."""
+        run_program_on(self.ovn, node, self._environment(node), overlay, *arguments)
+
+    def _environment(self, node: str) -> dict[str, str]:
         settings = self._directory / f"{node}.toml"
         settings.touch()
-        environment = {**environ(self._directory / node), "USERSPACE_CNI_CONFIG": str(settings)}
-        done = run_on(self.ovn, node, environment, *arguments, code=code)
-        return done.stdout if "--json" in arguments else done.output
+        return {**environ(self._directory / node), "USERSPACE_CNI_CONFIG": str(settings)}
 
     def make(self, node: str, *options: str) -> None:
         """A gateway of the node."""

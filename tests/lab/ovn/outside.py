@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
+import click
 from click.testing import CliRunner, Result
 
 from tests.lab.frames.taps import socket_in
@@ -46,6 +47,13 @@ def outside_of(ovn: TwoChassis) -> Iterator[str]:
 
 def run_on(ovn: TwoChassis, node: str, environment: dict[str, str], *arguments: str, code: int = 0) -> Result:
     """Run a command of `ovn` as on the node; it has to end with `code`."""
+    return run_program_on(ovn, node, environment, userspace_cni, "ovn", *arguments, code=code)
+
+
+def run_program_on(
+    ovn: TwoChassis, node: str, environment: dict[str, str], program: click.Command, *arguments: str, code: int = 0
+) -> Result:
+    """The same of another program."""
     switch = ovn.switches[node]
     there = {
         "USERSPACE_CNI_OVN_NB": ovn.remote("nb"),
@@ -54,7 +62,7 @@ def run_on(ovn: TwoChassis, node: str, environment: dict[str, str], *arguments: 
         "USERSPACE_CNI_SWITCH_NETNS": switch.netns,
         "OVS_RUNDIR": switch.rundir,
     }
-    done = CliRunner(env={**environment, **there}).invoke(userspace_cni, ["ovn", *arguments])
+    done = CliRunner(env={**environment, **there}).invoke(program, arguments)
     assert done.exit_code == code, done.output
     return done
 
