@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,7 +47,7 @@ def with_results(page: str, run: Run) -> str:
 
 
 def tables(run: Run) -> str:
-    """The sums by section, then each case that ran with its result, then those that were left out by their reasons."""
+    """The sums by section, then each case that ran with its result, then those that were left out, by their reasons."""
     sections = {section: [each for each in run.results if _section(each.name) == section] for section in _sections()}
     took = f"{run.seconds / 60:.0f} minutes, {run.when}; {run.versions}."
     text = [f"{took}\n\n", _row("", *_RESULTS), _row("---", *["---:"] * len(_RESULTS))]
@@ -60,19 +60,10 @@ def tables(run: Run) -> str:
         if ran := [each for each in results if each.result != LEFT_OUT]:
             text += [f"\n### {section}\n\n", _row("Case", "Result", "s"), _row("---", "---", "---:")]
             text += [_row(_short(each.name), _told(each), f"{each.seconds:.0f}") for each in ran]
-    text.append("\n### Left out\n\n")
-    text += _left_out(run.results)
+    text += ["\n### Left out\n\n", _row("Case", "It"), _row("---", "---")]
+    left_out = sorted((each for each in run.results if each.result == LEFT_OUT), key=lambda each: (each.reason, each.name))
+    text += [_row(f"`{each.name.strip()}`", _cell(each.reason)) for each in left_out]
     return "".join(text)
-
-
-def _left_out(results: Iterable[Result]) -> Iterator[str]:
-    by_reason: dict[str, list[str]] = {}
-    for each in results:
-        if each.result == LEFT_OUT:
-            by_reason.setdefault(each.reason, []).append(each.name)
-    for reason, names in sorted(by_reason.items(), key=lambda item: -len(item[1])):
-        yield f"- {len(names)}: {reason}:\n"
-        yield from (f"  - `{name.strip()}`\n" for name in names)
 
 
 def _told(each: Result) -> str:

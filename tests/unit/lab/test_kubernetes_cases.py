@@ -105,7 +105,7 @@ def test_the_page() -> None:
     assert "| Services | 0 | 1 | 0 | 1 |" in lines
     assert "| All | 1 | 1 | 1 | 1 |" in lines
     assert "| `should allow a+b on 80 [Feature:NetworkPolicy]` | passed | 62 |" in lines
-    assert "- 1: needs a cloud:" in lines
+    assert "| `Services of a cloud` | needs a cloud |" in lines
     assert all("a \\| b" in line for line in lines if "failed:" in line)
     with pytest.raises(ValueError, match="made by"):
         with_results("# Another page\n", run)
