@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -261,14 +262,16 @@ def test_an_emptied_database_gets_its_policies_before_its_ports(
     for number in range(10):
         api.add_pod(labelled(f"p{number}", WEB))
     wait_until(lambda: all(noted(api, f"p{number}") for number in range(10)))
+    whole = {"default/closed": 10, "default ingress": 10, "None None": 0}
+    wait_for(lambda: {name: len(each) for name, each in groups(northbound).items()}, whole)
     before = groups(northbound)
     northbound.renew()
     switches(northbound)
     wait_for(lambda: groups(northbound), before)
-    whole = transactions(northbound)
-    rows = {row for each in whole for row in each.get("Logical_Switch_Port", {})}
+    written = transactions(northbound)
+    rows = {row for each in written for row in each.get("Logical_Switch_Port", {})}
     for row in rows:
-        [born] = [each for each in whole if row in each.get("Logical_Switch_Port", {})][:1]
+        [born] = [each for each in written if row in each.get("Logical_Switch_Port", {})][:1]
         assert sum(row in json.dumps(group) for group in born.get("Port_Group", {}).values()) == 2
 
 
@@ -286,3 +289,37 @@ def test_logs_are_as_a_namespace_asks(api: ApiServer, northbound: NorthboundData
     put(api, space("default", {}))
     wait_for(lambda: listed(northbound, "Meter", "name"), [])
     assert not any(row[0] for row in listed(northbound, "ACL", "log"))
+
+
+def test_a_port_that_comes_amid_a_round_keeps_its_groups(api: ApiServer, northbound: NorthboundDatabase, keep: Make) -> None:  # noqa: F811
+    """The loop that writes the groups then compares them with what it knows, and that is as new as the rows."""
+    put(api, policy("closed", podSelector={"matchLabels": WEB}))
+    policies = keep().ports.policies
+    assert policies is not None
+    wait_until(lambda: {"default/closed", "default ingress"} <= groups(northbound).keys(), what="the groups")
+    rounds = policies.rounds
+    feed, amid = rounds._feed, threading.Event()
+
+    def feed_before_a_port() -> None:
+        feed()
+        if (
+            rounds.policies
+            and not amid.is_set()
+            and any(each.ingress for each in (rounds._sources.policies.objects() or {}).values())
+        ):
+            amid.set()
+            api.add_pod(labelled("p1", WEB))
+            wait_until(lambda: noted(api, "p1"))
+
+    rules = len(listed(northbound, "ACL", "match"))
+    rounds._feed = feed_before_a_port  # type: ignore[method-assign]
+    put(api, policy("closed", podSelector={"matchLabels": WEB}, ingress=[{"ports": [{"port": 80}]}]))
+    wait_until(amid.is_set, what="a round with the policy's rule")
+    wait_until(lambda: len(listed(northbound, "ACL", "match")) > rules, what="the rule")
+    port = {"default_p1"}
+    wait_until(lambda: [groups(northbound)[each] for each in ("default/closed", "default ingress")] == [port, port])
+    [row] = [row for row, name in listed(northbound, "Logical_Switch_Port", "_uuid", "name") if name == "default_p1"]
+    changes = [
+        each["ports"] for whole in transactions(northbound) for each in whole.get("Port_Group", {}).values() if "ports" in each
+    ]
+    assert sum(row in json.dumps(each) for each in changes) == 2, changes  # a file of OVSDB has what comes into a set or goes

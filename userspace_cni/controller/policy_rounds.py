@@ -172,37 +172,47 @@ class PolicyRounds(ScopeRounds):
         former = self._book.known
         try:
             self._tell_book(session)
-        except Exception:  # what was taken is in no book now: so a new one begins with everything
-            with self._lock:
-                self._book = PolicyBook()
-            self._fed, self._has_pods = _Fed(), False
-            self._ports.forget()
+        except Exception:
+            self._forget()
             raise
         if self._book.known != former:
             self.on_written()
 
     def _tell_book(self, session: NorthboundSession) -> None:
         sources, fed = self._sources, self._fed
-        ports, nodes = session.look(self._ports.take)
-        known, pods = sources.known, sources.take_pods(not self._has_pods)
+        known = sources.known
+        session.look(lambda _: self._take_pods(session, everything=not self._has_pods))
         namespaces = sources.namespaces.objects() or {}
         policies = {POLICY: sources.policies.objects() or {}, MULTI_POLICY: sources.multi_policies.objects() or {}}
         with self._lock:
             book = self._book
-            for name, port in ports.items():
-                book.take_port(name, port)
-            for name, is_nodes in nodes.items():
-                book.take_node_port(name, is_nodes=is_nodes)
             for name in _find_others(fed.namespaces, namespaces):
                 book.take_namespace(name, namespaces.get(name))
-            for key, pod in pods.items():
-                book.take_pod(key, _read_pod(pod))
             for kind, now in policies.items():
                 for name in _find_others(fed.policies.get(kind, {}), now):
                     book.take_policy(f"{kind}/{name}", now.get(name))
             book.take_fragments(passed=self.passes_fragments and not self._judged)
             book.known = known
         self._fed, self._has_pods = _Fed(namespaces, {**policies}), True
+
+    def _take_pods(self, session: NorthboundSession, *, everything: bool) -> None:
+        """Tell the book of pods and ports as they are now. Called with the session's lock."""
+        ports, nodes = self._ports.take(session)
+        pods = self._sources.take_pods(everything)
+        with self._lock:
+            for name, port in ports.items():
+                self._book.take_port(name, port)
+            for name, is_nodes in nodes.items():
+                self._book.take_node_port(name, is_nodes=is_nodes)
+            for key, pod in pods.items():
+                self._book.take_pod(key, _read_pod(pod))
+
+    def _forget(self) -> None:
+        """Begin a new book with everything: what was taken of changes is in none now."""
+        with self._lock:
+            self._book = PolicyBook()
+        self._fed, self._has_pods = _Fed(), False
+        self._ports.forget()
 
     def _follow(self, table: str, event: str, row: Any, former: Any) -> None:
         self._ports.told(table, event, row, former)
@@ -225,6 +235,11 @@ class PolicyRounds(ScopeRounds):
 
     def _desired(self, scope: str) -> DesiredScope:
         session = self._session
+        try:  # else a port that has come into its groups since the round began would lose them for a moment
+            self._take_pods(session, everything=False)
+        except Exception:
+            self._forget()
+            raise
 
         def find_port(name: str) -> Any:
             row: Any = session.row(SWITCH_PORT, name)
