@@ -81,7 +81,7 @@ class RunningWorld:
     ) -> Iterator[RunningPod]:
         """A pod, attached as the plugin does: once its annotation says its addresses. A number makes its name another one each
         time: links of a namespace that has ended go a moment later."""
-        name = f"{name}{next(self._numbers)}"
+        name = f"{name}-{next(self._numbers)}"
         with ExitStack() as stack:
             self.api.add_pod(labelled(name, labels, on, **spec))
             stack.callback(self.api.remove_pod, "default", name)
