@@ -220,3 +220,18 @@ def test_a_new_port_is_told_all_groups_that_it_will_be_in(cluster: NaiveCluster)
         port = f"{pod.namespace}_{pod.name}"
         found = book.list_groups(subject)
         assert set(found or ()) == {name for name, ports in rows.members.groups.items() if port in ports}
+
+
+def test_a_port_with_a_name_in_a_block_is_that_of_the_pods_there() -> None:
+    """Of egress: each pod with such a port whose address is in the block, by its own number; in an empty block there is none."""
+    names = {("TCP", "web"): 8080}
+    pods = [NaivePod("one", f"pod{number}", {}, (f"10.0.0.{number}", f"fd00::{number}"), names) for number in (1, 2, 130)]
+    blocks = [{"cidr": "10.0.0.0/24", "except": ["10.0.0.0/25"]}, {"cidr": "fd00::/64", "except": ["fd00::/64"]}]
+    rule = {"to": [{"ipBlock": each} for each in blocks], "ports": [{"port": "web"}]}
+    spec = {"podSelector": {}, "policyTypes": ["Egress"], "egress": [rule]}
+    policies = [{"metadata": {"namespace": "one", "name": "p", "uid": "u"}, "spec": spec}]
+    cluster, book = NaiveCluster({"one": {}}, pods, policies), PolicyBook()
+    tell(book, cluster)
+    rows = EvaluatedRows(cluster, rows_of(book))
+    assert rows.allows(NaiveConnection("10.0.0.1", "10.0.0.130", "TCP", 8080))
+    assert [each for each in connections(cluster) if rows.allows(each) != cluster.allows(each)] == []

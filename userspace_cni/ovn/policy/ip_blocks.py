@@ -6,8 +6,9 @@ node. What is left of a block after its exceptions is a sum.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from ipaddress import IPv4Network, IPv6Network, collapse_addresses
+from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_address, ip_network
 from typing import TypeVar
 
 Network = IPv4Network | IPv6Network
@@ -37,3 +38,19 @@ def count_masks(first: int, last: int) -> int:
         first += size
         count += 1
     return count
+
+
+class AddressRanges:
+    """Blocks of one version of IP, none of which overlaps another, to look addresses up in."""
+
+    def __init__(self, blocks: Sequence[str]) -> None:
+        networks = sorted((ip_network(each) for each in blocks), key=lambda each: int(each.network_address))
+        self._version = networks[0].version if networks else 0
+        self._first = [int(each.network_address) for each in networks]
+        self._last = [int(each.broadcast_address) for each in networks]
+
+    def have(self, address: str) -> bool:
+        """Whether the address is in one of them."""
+        found = ip_address(address)
+        place = bisect_right(self._first, int(found)) - 1
+        return found.version == self._version and place >= 0 and int(found) <= self._last[place]

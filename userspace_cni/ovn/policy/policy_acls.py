@@ -23,7 +23,7 @@ from userspace_cni.ovn.policy.policy_objects import (
     BlockPeer,
     Direction,
     NetworkPolicy,
-    PodPeer,
+    Peer,
     PolicyNamespace,
     PolicyPorts,
     PolicyRule,
@@ -51,7 +51,7 @@ _DHCP: Final = (
 _STAGES: Final[Mapping[Direction, str]] = {INGRESS: "to-lport", EGRESS: "from-lport"}
 _NEAR: Final[Mapping[Direction, str]] = {INGRESS: "outport", EGRESS: "inport"}
 
-SetsOf = Callable[[Direction, PodPeer | None, PolicyPorts | None], Mapping[int, str]]
+SetsOf = Callable[[Direction, Peer | None, PolicyPorts | None], Mapping[int, str]]
 """Takes the direction of a rule; a peer, None for every pod or, of ingress, for the policy's own; and ports with a name, None for
 any port. The names of the address sets without their family, by port number, 0 for any port."""
 
@@ -215,7 +215,7 @@ def _list_named(
             if where and targets:
                 yield f"{where} && {targets}{_transport((PolicyPorts(ports.protocol, number, number),))}"
         return
-    peers = [None] if rule.peers is None else [each for each in rule.peers if isinstance(each, PodPeer)]
+    peers: Sequence[Peer | None] = [None] if rule.peers is None else rule.peers
     found: dict[int, list[str]] = {}
     for peer in peers:
         for number, name in sets(direction, peer, ports).items():

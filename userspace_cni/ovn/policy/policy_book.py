@@ -45,8 +45,10 @@ from userspace_cni.ovn.policy.policy_objects import (
     INGRESS,
     MULTI_POLICY,
     POLICY,
+    BlockPeer,
     Direction,
     NetworkPolicy,
+    Peer,
     PodPeer,
     PolicyNamespace,
     PolicyPorts,
@@ -64,7 +66,8 @@ class _Kept:
     sets: list[PeerSet] = field(default_factory=list)
 
 
-_PeerKey = tuple[PodChoice, frozenset[str], tuple[str, str] | None]
+_PeerKey = tuple[PodChoice, frozenset[str], tuple[str, str] | None, tuple[str, ...] | None]
+"""Which pods, by their addresses in which networks; a port, by protocol and name; blocks in which the addresses have to be."""
 
 
 class PolicyBook:
@@ -255,7 +258,7 @@ class PolicyBook:
             for rule in policy.rules(direction) or ():
                 for port in [None, *(each for each in rule.ports or () if each.name)]:
                     for peer in _list_asked(direction, rule, port):
-                        self._use_set(kept, *self._choice(policy, direction, peer, port))
+                        self._use_set(kept, self._choice(policy, direction, peer, port))
         self._stale.add(key)
 
     def _remove(self, key: str, kept: _Kept) -> None:
@@ -280,7 +283,7 @@ class PolicyBook:
         """Make the ACLs of a policy anew."""
         row, policy = kept.selected.rows[0], kept.policy
 
-        def list_sets(direction: Direction, peer: PodPeer | None, port: PolicyPorts | None) -> Mapping[int, str]:
+        def list_sets(direction: Direction, peer: Peer | None, port: PolicyPorts | None) -> Mapping[int, str]:
             found = self._peer_sets[self._choice(policy, direction, peer, port)]
             return {number: set_name(found.said, number) for number in found.numbers}
 
@@ -300,23 +303,26 @@ class PolicyBook:
     def _namespace(self, name: str) -> PolicyNamespace:
         return self._namespaces.get(name) or PolicyNamespace(name)
 
-    def _choice(self, policy: NetworkPolicy, direction: Direction, peer: PodPeer | None, port: PolicyPorts | None) -> _PeerKey:
+    def _choice(self, policy: NetworkPolicy, direction: Direction, peer: Peer | None, port: PolicyPorts | None) -> _PeerKey:
         """Which pods a rule means by a peer, or where it says none by a port with a name."""
+        blocks: tuple[str, ...] | None = None
         if peer is None and direction == INGRESS:
             choice = PodChoice(policy.namespace, None, policy.pods)
         elif peer is None:
             choice = PodChoice("", EVERYTHING, EVERYTHING)
+        elif isinstance(peer, BlockPeer):
+            choice, blocks = PodChoice("", EVERYTHING, EVERYTHING), peer.blocks
         else:
             choice = PodChoice(policy.namespace if peer.namespaces is None else "", peer.namespaces, peer.pods)
-        return choice, policy.networks, None if port is None else (port.protocol, port.name)
+        return choice, policy.networks, None if port is None else (port.protocol, port.name), blocks
 
     # -- sets of peers ------------------------------------------------------------------------------------------------------
 
-    def _use_set(self, kept: _Kept, choice: PodChoice, networks: frozenset[str], port: tuple[str, str] | None) -> None:
-        key = (choice, networks, port)
+    def _use_set(self, kept: _Kept, key: _PeerKey) -> None:
         found = self._peer_sets.get(key)
         if found is None:
-            found = self._peer_sets[key] = PeerSet(self._selections.use(choice), networks, port)
+            choice, networks, port, blocks = key
+            found = self._peer_sets[key] = PeerSet(self._selections.use(choice), networks, port, blocks)
             if port is None:
                 self._make_rows(found, 0)
             self._start(found.selection, found)
@@ -329,7 +335,7 @@ class PolicyBook:
             del used.users[policy]
         if used.users:
             return
-        del self._peer_sets[used.selection.choice, used.networks, used.port]
+        del self._peer_sets[used.selection.choice, used.networks, used.port, used.blocks]
         self._uses[used.selection].pop(used)
         if not self._uses[used.selection]:
             del self._uses[used.selection]
@@ -440,8 +446,8 @@ def _logging(namespace: PolicyNamespace | None) -> tuple[str, str]:
     return (namespace.deny, namespace.allow) if namespace is not None else ("", "")
 
 
-def _list_asked(direction: Direction, rule: PolicyRule, port: PolicyPorts | None) -> list[PodPeer | None]:
+def _list_asked(direction: Direction, rule: PolicyRule, port: PolicyPorts | None) -> list[Peer | None]:
     """The peers of which a rule needs the addresses: those of pods with the port, where it asks for one by its name."""
     if port is not None and (direction == INGRESS or rule.peers is None):
         return [None]
-    return [each for each in rule.peers or () if isinstance(each, PodPeer)]
+    return [each for each in rule.peers or () if port is not None or isinstance(each, PodPeer)]

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from userspace_cni.ovn.policy.ip_blocks import AddressRanges
 from userspace_cni.ovn.policy.label_selectors import Labels
 from userspace_cni.ovn.policy.pod_selections import PodSelection, PolicyPod
 from userspace_cni.ovn.policy.policy_acls import GroupContent
@@ -73,13 +74,18 @@ class SelectedPorts:
 
 
 class PeerSet:
-    """The addresses of a choice's pods, as address sets: by the number of the port called `port`, 0 where it asks for none."""
+    """The addresses of a choice's pods, as address sets: by the number of the port called `port`, 0 where it asks for none. With
+    `blocks` those that are in one of these, without them all."""
 
-    def __init__(self, selection: PodSelection, networks: frozenset[str], port: tuple[str, str] | None) -> None:
+    def __init__(
+        self, selection: PodSelection, networks: frozenset[str], port: tuple[str, str] | None, blocks: tuple[str, ...] | None
+    ) -> None:
         self.selection = selection
         self.networks = networks
         self.port = port
-        self.said = repr((selection.choice, sorted(networks), port))
+        self.blocks = blocks
+        self._ranges = AddressRanges(blocks or ())
+        self.said = repr((selection.choice, sorted(networks), port, blocks))
         self.rows: dict[tuple[int, int], MemberRow] = {}
         """By number and version of IP."""
         self.pods: dict[int, int] = {}
@@ -96,7 +102,8 @@ class PeerSet:
         if number is None or port.network not in self.networks:
             return
         for version, address in port.addresses:
-            if (row := self.rows.get((number, version))) is not None:
+            row = self.rows.get((number, version))
+            if row is not None and (self.blocks is None or self._ranges.have(address)):
                 yield row, address
 
     @property

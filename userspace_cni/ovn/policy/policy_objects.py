@@ -71,11 +71,14 @@ class BlockPeer:
     blocks: tuple[str, ...]
 
 
+Peer = PodPeer | BlockPeer
+
+
 @dataclass(frozen=True)
 class PolicyRule:
     """Who may pass by which ports. None: everyone, and any."""
 
-    peers: tuple[PodPeer | BlockPeer, ...] | None
+    peers: tuple[Peer, ...] | None
     ports: tuple[PolicyPorts, ...] | None
 
 
