@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from ipaddress import ip_address
 from typing import Any
 
 from userspace_cni.ovn.northbound import NorthboundSession
 from userspace_cni.ovn.northbound_tables import SWITCH, SWITCH_PORT
 from userspace_cni.ovn.policy.policy_members import PolicyPort
-from userspace_cni.ovn.port_rows import NETWORK, PODS
+from userspace_cni.ovn.port_rows import NETWORK, PODS, read_addresses
 from userspace_cni.ovn.row_view import scope_of
 from userspace_cni.ovn.topology import management_port
 from userspace_cni.ovsdb.column_values import value_of
@@ -67,12 +66,5 @@ class PolicyPortView:
 
 def _read_port(name: str, row: Any) -> PolicyPort:
     ids = value_of(row, "external_ids")
-    found = []
-    for text in value_of(row, "addresses"):
-        for word in text.split():
-            try:
-                address = ip_address(word)
-            except ValueError:
-                continue
-            found.append((address.version, str(address)))
+    found = [(each.version, str(each)) for text in value_of(row, "addresses") for each in read_addresses(text)]
     return PolicyPort(name, ids.get("namespace", ""), ids.get("pod-name", ""), ids.get(NETWORK, ""), str(row.uuid), tuple(found))

@@ -137,11 +137,18 @@ def make_security(mac: str, ips: Sequence[Interface]) -> tuple[str, ...]:
 def read_row_addresses(found: FoundLogicalPort) -> Iterator[Address]:
     """The IP addresses that a logical port has, ours or not."""
     for text in (*found.addresses, found.dynamic):
-        for word in text.split():
-            try:
-                yield ip_address(word)
-            except ValueError:
-                continue
+        yield from read_addresses(text)
+
+
+def read_addresses(text: str) -> Iterator[Address]:
+    """The IP addresses among the words of a text. One with a zone is none: a zone can be any text, and OVN has no zones."""
+    for word in text.split():
+        try:
+            address = ip_address(word)
+        except ValueError:
+            continue
+        if "%" not in word:
+            yield address
 
 
 def read_row_macs(found: FoundLogicalPort) -> Iterator[str]:

@@ -71,6 +71,8 @@ def test_directions(spec: Any, ingress: bool, egress: bool) -> None:
         (peers({"podSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}), "In has 0 values"),
         (peers({"ipBlock": {"cidr": "10.0.0.0/33"}}), "'10.0.0.0/33' is no block"),
         (peers({"ipBlock": {"cidr": "10.0.0.0/8 || ip"}}), "is no block"),
+        (peers({"ipBlock": {"cidr": "::%} || ip || ip6.src == {::1/128"}}), "is no block"),
+        (peers({"ipBlock": {"cidr": "::/0", "except": ["fe80::%eth0/128"]}}), "is no block"),
         (peers({"ipBlock": {"cidr": "10.0.0.0/8", "except": ["fd00::/64"]}}), "another version"),
         (ported({"port": 0}), "a port is '0'"),
         (ported({"port": 80, "endPort": 79}), "with endPort '79'"),

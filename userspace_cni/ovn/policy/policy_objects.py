@@ -274,6 +274,8 @@ def _read_number(said: object) -> int:
 def _network(said: object) -> Network:
     if not isinstance(said, str) or len(said) > 64:
         raise InvalidConfig("a cidr is no text, or longer than any can be")
+    if "%" in said:  # Python keeps any text behind it as the zone of an address, and it would be written into OVN's matches
+        raise InvalidConfig(f"{said!r} is no block of addresses")
     try:
         return ip_network(said, strict=False)
     except ValueError as error:
