@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.steps import GatewayFlows
 from userspace_cni.base.back_off import BackOff
+from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.loops import Loop
 from userspace_cni.base.supervisor import Supervisor
@@ -61,7 +62,12 @@ class GatewayHelper(Loop):
             self._leave()
             self._keeper = GatewayFlowKeeper(self._ports, step) if step else None
             self._step = step
-        done = self._keeper.keep(self._services()) if self._keeper else ""
+        try:
+            done = self._keeper.keep(self._services()) if self._keeper else ""
+        except UserspaceError as error:
+            if self.problem and str(error) != self.problem:  # the first one may be that a port is not open yet
+                say("warning", f"{self.failing}{error}")
+            raise
         if done and step:
             say("info", "flows of the gateway's bridge were changed", bridge=step.bridge, flows=done)
         return self._look_s if done else max(self._look_s, _SHARE * (time.monotonic() - begun))
