@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.lab.kube.apiserver import ApiServer
+from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.definitions import multi_policy_definition, multus_definition
 from tests.lab.ovn.database import NorthboundDatabase
 from tests.lab.ovn.policed_pods import logical_network
@@ -74,3 +74,26 @@ def test_policies_of_a_kind_that_comes_later_are_kept(api: ApiServer, northbound
     api.define(multi_policy_definition())
     put(api, multi_policy("closed", podSelector={"matchLabels": WEB}, policyTypes=["Ingress"]))
     wait_for(lambda: groups(northbound).get("default ingress"), {"default_web_net1"})
+
+
+def test_a_start_without_one_of_the_lists_opens_no_port(api: ApiServer, northbound: NorthboundDatabase, keep: Make) -> None:  # noqa: F811
+    """A group that isolates has ports by policies of both kinds. While those of one are not known, its ports stay in it."""
+    for definition in (multus_definition(), multi_policy_definition()):
+        api.define(definition)
+    api.add(logical_network("tenants"), "default")
+    put(api, multi_policy("tenants", podSelector={"matchLabels": WEB}))
+    put(api, policy("default", podSelector={"matchLabels": WEB}))
+    first = keep()
+    api.add_pod(with_network("web", WEB))
+    wait_for(lambda: groups(northbound).get("default ingress"), {"default_web", "default_web_net1"})
+    first.ports.stop()
+    api.faults.append(Fault("LIST", status=403, about="/multi-networkpolicies"))
+    keep()
+    api.add_pod(labelled("late", WEB))
+    wait_until(lambda: noted(api, "late"))
+    api.change("default", "web", {"metadata": {"labels": {"app": "no-web"}}})
+    wait_for(lambda: groups(northbound)["default/default"], {"default_late"})
+    wait_for(lambda: groups(northbound)["default ingress"], {"default_late", "default_web_net1"})
+    assert groups(northbound)["default/tenants"] == {"default_web_net1"}
+    api.faults.clear()
+    wait_for(lambda: groups(northbound)["default ingress"], {"default_late"})

@@ -23,6 +23,7 @@ from tests.ovn.test_kept_logical_ports import (  # noqa: F401 - fixtures
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.ovn.northbound import northbound_client
 from userspace_cni.ovn.ovn_facts import look_north
+from userspace_cni.ovn.policy.policy_acls import deny_group
 
 
 class NorthboundControl(Protocol):
@@ -140,6 +141,23 @@ def test_no_port_is_made_before_policies_are_known(api: ApiServer, northbound: N
     api.faults.clear()
     wait_until(lambda: noted(api, "late"))
     assert groups(northbound)["default ingress"] == {"default_early", "default_late"}
+
+
+def test_a_group_of_others_isolates_no_port(api: ApiServer, northbound: NorthboundDatabase, keep: Make) -> None:  # noqa: F811
+    """A row that has the name of the group and no mark of ours has none of its ACLs: a new port waits, and is told why."""
+    group = deny_group("default", "ingress")
+    northbound.nbctl("pg-add", group)
+    put(api, policy("closed"))
+    keep()
+    api.add_pod(labelled("web", WEB))
+    wait_until(
+        lambda: any("NetworkPolicies are not written yet" in each["message"] for each in api.events.of("web").values()),
+        seconds=30,
+    )
+    assert (noted(api, "web"), ports(northbound)) == ("", {})
+    northbound.nbctl("pg-del", group)
+    wait_until(lambda: noted(api, "web"))
+    assert groups(northbound)["default ingress"] == {"default_web"}
 
 
 def test_rows_follow_labels_namespaces_and_policies(api: ApiServer, northbound: NorthboundDatabase, keep: Make) -> None:  # noqa: F811

@@ -17,6 +17,7 @@ from userspace_cni.ovn.limit_rows import LimitChange
 from userspace_cni.ovn.northbound import NorthboundSession
 from userspace_cni.ovn.northbound_tables import PORT_GROUP, QOS, SWITCH, SWITCH_PORT
 from userspace_cni.ovn.port_rows import VERSION, PortChange
+from userspace_cni.ovn.row_view import scope_of
 from userspace_cni.ovsdb.column_values import Json, as_json, refers, value_of
 from userspace_cni.ovsdb.draft import Draft
 from userspace_cni.ovsdb.groups import Command
@@ -89,13 +90,18 @@ class WritePorts(Command[NorthboundSession]):
             VERSION in change.columns.get("options", {})
             and value_of(row, "options").get(VERSION) != change.columns["options"][VERSION]
         )
-        found = {each: self.api.row(PORT_GROUP, each) for each in groups or ()}
+        found = {each: self._group(each) for each in groups or ()}
         absent = [each for each, group in found.items() if group is None]
         if is_new and (groups is None or absent):
             self.held[change.name] = "its NetworkPolicies are not written yet" if absent else "NetworkPolicies are not known yet"
             return None
         there = [each for each, group in found.items() if group is not None]
         return there if row is None else [each for each in there if not refers(found[each], "ports", row.uuid)]
+
+    def _group(self, name: str) -> Any:
+        """A group of ours; None where there is none, and where the row of this name is another's: it isolates no port."""
+        row: Any = self.api.row(PORT_GROUP, name)
+        return row if row is not None and scope_of(row) else None
 
     def _reference(self, change: PortChange, got: Sequence[Json]) -> Json | None:
         """The port's row, within this transaction if it is made by that."""
