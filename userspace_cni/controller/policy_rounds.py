@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+from uuid import UUID
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.findings import Finding
@@ -26,14 +27,16 @@ from userspace_cni.kube.resources import MULTI_NETWORK_POLICIES, NETWORK_POLICIE
 from userspace_cni.ovn.cluster_pods import ClusterPod
 from userspace_cni.ovn.fragment_judging import JudgeFragments, judges_fragments, may_judge_fragments
 from userspace_cni.ovn.northbound import NorthboundSession
-from userspace_cni.ovn.northbound_tables import GLOBAL, SWITCH_PORT
+from userspace_cni.ovn.northbound_tables import GLOBAL, PORT_GROUP, SWITCH_PORT
 from userspace_cni.ovn.policy.pod_selections import PolicyPod
 from userspace_cni.ovn.policy.policy_acls import ISOLATED
 from userspace_cni.ovn.policy.policy_book import PolicyBook
 from userspace_cni.ovn.policy.policy_members import PortSubject
-from userspace_cni.ovn.policy.policy_objects import MULTI_POLICY, POLICY
+from userspace_cni.ovn.policy.policy_objects import DEFAULT, MULTI_POLICY, POLICY
 from userspace_cni.ovn.policy_ports import PolicyPortView
+from userspace_cni.ovn.port_rows import NETWORK
 from userspace_cni.ovn.scope_writing import DesiredScope
+from userspace_cni.ovsdb.column_values import read_references, value_of
 from userspace_cni.ovsdb.database import ROW_UPDATE
 
 PREFIX: Final = "policies "
@@ -64,10 +67,11 @@ class PolicySources:
         return {kind for kind, is_known in found if is_known} if self.namespaces.synced else set()
 
     @property
-    def certain(self) -> bool:
-        """Whether what is not known is not there: two lists have said so."""
-        required = (self.pods, self.namespaces, self.policies)
-        return all(each.confirmed for each in required) and (self.multi_policies.confirmed or self._are_multi_absent)
+    def certain(self) -> frozenset[str]:
+        """The kinds of policies of which what is not known is not there: two lists have said so, also of pods and namespaces."""
+        found = ((POLICY, self.policies.confirmed), (MULTI_POLICY, self.multi_policies.confirmed or self._are_multi_absent))
+        kinds = frozenset(kind for kind, is_certain in found if is_certain)
+        return kinds if self.pods.confirmed and self.namespaces.confirmed else frozenset()
 
     @property
     def lacking(self) -> str:
@@ -117,6 +121,10 @@ class PolicyRounds(ScopeRounds):
         """The rows that the database does not take, and why."""
         # only the thread uses these
         self._fed, self._has_pods = _Fed(), False
+        self._sure: frozenset[str] = frozenset()
+        """The kinds of policies of which the book has all, and none that is gone."""
+        self._compared: frozenset[str] = frozenset()
+        """Those by which groups were last compared."""
         self._recipients: dict[str, Recipient] = {}
         self._closed = ToldPorts(PortNews(POLICY_REFUSED, "policies let nothing through: ", self._tell_policy))
         self._fragmented = ToldPorts(PortNews(POLICY_FRAGMENTS, "policies do not cover fragments: ", self._tell_policy))
@@ -180,6 +188,7 @@ class PolicyRounds(ScopeRounds):
 
     def _tell_book(self, session: NorthboundSession) -> None:
         sources, fed = self._sources, self._fed
+        self._sure = sources.certain  # before the objects are read: what is sure now is in the book then
         known = sources.known
         session.look(lambda _: self._take_pods(session, everything=not self._has_pods))
         namespaces = sources.namespaces.objects() or {}
@@ -223,13 +232,15 @@ class PolicyRounds(ScopeRounds):
         return self._sources.pods.synced and POLICY in self._sources.known
 
     def _are_certain(self) -> bool:
-        return self._sources.certain
+        return self._sure == _RESOURCES.keys()
 
     def _take(self, session: NorthboundSession, *, everything: bool) -> Collection[str]:
         self._session = session
         with self._lock:
             names = self._book.take_changed()
-            names |= self._book.rows if everything else set()
+            if everything or self._sure != self._compared:
+                names |= self._book.rows
+        self._compared = self._sure
         self._others |= bool(names)
         return [f"{PREFIX}{name}" for name in names]
 
@@ -245,8 +256,18 @@ class PolicyRounds(ScopeRounds):
             row: Any = session.row(SWITCH_PORT, name)
             return None if row is None else row.uuid
 
+        name = scope.removeprefix(PREFIX)
         with self._lock:
-            return self._book.desired(scope.removeprefix(PREFIX), find_port)
+            return self._book.desired(name, find_port, self._list_staying(name))
+
+    def _list_staying(self, name: str) -> frozenset[UUID]:
+        """The ports that are in a group that isolates, and leave it only when all policies of their network are known: a group
+        has ports by policies of both kinds, of which one may be known while the other is not listed yet."""
+        group: Any = self._session.row(PORT_GROUP, name) if name.startswith(ISOLATED) and not self._are_certain() else None
+        if group is None:
+            return frozenset()
+        rows = self._session.replica.tables[SWITCH_PORT].rows
+        return frozenset(each for each in read_references(group, "ports") if each in rows and _kind(rows[each]) not in self._sure)
 
     def _told(self, refused: Mapping[str, str], settled: Collection[str]) -> None:
         self._unwritable = {scope.removeprefix(PREFIX): why for scope, why in refused.items()}
@@ -276,6 +297,11 @@ class PolicyRounds(ScopeRounds):
 def _recipient(policy: Any) -> Recipient:
     resource = _RESOURCES[policy.kind]
     return Recipient(policy.namespace, policy.name, policy.uid, "", resource.kind, resource.api_version)
+
+
+def _kind(port: Any) -> str:
+    """Of which kind are the policies of a logical port."""
+    return POLICY if value_of(port, "external_ids").get(NETWORK, DEFAULT) == DEFAULT else MULTI_POLICY
 
 
 def _find_others(former: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ A change costs what it changes: nothing here looks at all policies because of on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -196,8 +197,11 @@ class PolicyBook:
         changed, self._changed = self._changed, set()
         return changed
 
-    def desired(self, name: str, find_port: Callable[[str], UUID | None]) -> tuple[DesiredRow, ...]:
-        """A row as it is to be, and what is in it; () for one that is not to be. `find_port`: the row of a port, by its name."""
+    def desired(
+        self, name: str, find_port: Callable[[str], UUID | None], staying: AbstractSet[UUID] = frozenset()
+    ) -> tuple[DesiredRow, ...]:
+        """A row as it is to be, and what is in it; () for one that is not to be. `find_port`: the row of a port, by its name;
+        `staying`: ports that a group is to have beside those that are known to be its own."""
         if name == METER_NAME:
             return meter_rows() if self._is_logging else ()
         row = self._rows.get(name)
@@ -206,7 +210,7 @@ class PolicyBook:
         if row.table == ADDRESS_SET:
             return (DesiredRow(RowKey(ADDRESS_SET, name), {"addresses": MemberSet(frozenset(row.members))}),)
         ports = frozenset(found for each in row.members if (found := find_port(each)) is not None)
-        return row.content.list_rows(name, MemberSet(ports))
+        return row.content.list_rows(name, MemberSet(ports | staying))
 
     @property
     def rows(self) -> set[str]:
