@@ -223,5 +223,5 @@ def test_a_part_dies_under_a_client(world: ServiceWorld, what: str, record_prope
         elif what != "nothing":
             world.ovn.start(what)
         world.put_endpoints("stays", "vhost-b", ports=TARGETS)
-        wait_until(lambda: world.answered_by(client.answers[-1][1]) == "vhost-b", what="an answer of the other one")
+        wait_until(lambda: world.answered_by(client.answers[-1][1]) == "vhost-b", 180.0, "an answer of the other one")
     record_property(f"connections, {what} killed: {LONGEST_GAP}", round(client.gap_s * 1000))
