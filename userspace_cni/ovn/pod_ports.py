@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
+from userspace_cni.base.addresses import why_no_machines
 from userspace_cni.base.logical_ports import NODE_SWITCH, is_called_as_a_further, names_of_nodes
 from userspace_cni.base.notices import Recipient
 from userspace_cni.base.subnets import Address
@@ -49,6 +50,7 @@ from userspace_cni.ovn.port_rows import (
     read_row_macs,
 )
 from userspace_cni.ovn.port_rules import PortRules
+from userspace_cni.ovn.topology import HAIRPIN_SOURCES
 
 _ACTIVATES: Final = (25, 9)
 """The first OVN that opens a migrated port at its guest's own announcement. Before, it waits for one of RARP, which a vhost-user
@@ -398,7 +400,7 @@ class PodPorts:
         elif read_claimed_lease(first) is not None and self._leased(name, first) is None:
             return (
                 f"what is leased to logical port {name} cannot be its: an address or the MAC is another port's, a router's or "
-                "another switch's, or two addresses of one family are its own switch's"
+                "another switch's, no machine can have it, or two addresses of one family are its own switch's"
             )
         basis = (found, given, *claimants)
         if given is None or not are_same(self._clean.get(name), basis):
@@ -477,12 +479,14 @@ class PodPorts:
 
     def _can_be_leased(self, name: str, switch: str, ips: tuple[Interface, ...]) -> bool:
         """Whether a plugin can have leased these to a port of the switch: of its subnets one of each family, and none of another
-        switch's, which the port has not had before. A pod's author could write all addresses of another node's pods."""
+        switch's, which the port has not had before. A pod's author could write all addresses of another node's pods, and the one
+        from which policies let a pod reach itself."""
         subnets = self._subnets(switch)
         own = tuple(ip for ip in ips if any(ip.ip in each.network for each in subnets))
         others = [ip for ip in ips if ip not in own and self._book.switch_of([ip])]
         is_routers = any(ip.ip == each.gateway for ip in own for each in subnets)
-        return is_one_of_each(own) and not is_routers and all(self._book.has(name, ip) for ip in others)
+        is_no_machines = any(str(ip.ip) in HAIRPIN_SOURCES or why_no_machines(ip.ip) for ip in ips)
+        return is_one_of_each(own) and not (is_routers or is_no_machines) and all(self._book.has(name, ip) for ip in others)
 
     def _take_row(self, name: str, found: FoundLogicalPort) -> None:
         """What a row has that is not to be changed, or not yet, is its own."""

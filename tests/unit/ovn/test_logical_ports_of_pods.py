@@ -577,6 +577,16 @@ def test_a_lease_takes_no_addresses_of_other_nodes(ips: list[str]) -> None:
     assert world.rows["default_both"].addresses == ("02:00:00:00:00:07 192.168.1.7 10.9.0.6 10.9.0.7",)
 
 
+@pytest.mark.parametrize("ip", ["169.254.169.5", "fd69::5", "fd69:0::0:5", "255.255.255.255", "0.0.0.0", "ff02::1", "fe80::1%x"])
+def test_a_lease_takes_no_address_that_is_no_pods(ip: str) -> None:
+    """From the first two a pod gets what it has sent to itself by a Service: no policy drops what comes from there."""
+    world = World(facts=LogicalFacts(NODES, LEASES, SWITCHES))
+    world.add(leased("evil", "10.9.0.5", ip))
+    world.settled()
+    port = world.rows.get("default_evil", FoundLogicalPort("none"))
+    assert all(word not in f"{port.addresses} {port.port_security}" for word in (ip, "fd69::5"))
+
+
 def test_a_lease_stays_where_a_vm_migrates_to() -> None:
     """Though it is of the switch of the node where the VM was, also for the next controller."""
     world = World(facts=LogicalFacts(NODES, LEASES, SWITCHES))
