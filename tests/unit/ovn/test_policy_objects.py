@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Address, IPv4Network, ip_network
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from userspace_cni.ovn.policy import policy_objects
 from userspace_cni.ovn.policy.ip_blocks import count_masks, subtract
 from userspace_cni.ovn.policy.label_selectors import EVERYTHING
 from userspace_cni.ovn.policy.policy_objects import (
@@ -122,6 +123,24 @@ def test_many_exceptions_take_linear_time() -> None:
     left = list(subtract(IPv4Network("10.0.0.0/8"), excepted))
     assert sum(each.num_addresses for each in left) == 2**24 - 2000
     assert len(left) <= 24 * 2000
+
+
+def test_no_more_is_made_of_blocks_than_a_policy_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API server takes an object of 1.5 MB, of whose blocks four million masks could be made, one block after the other."""
+    made = []
+
+    def subtract_noted(*asked: Any) -> Iterator[Any]:
+        for each in subtract(*asked):
+            made.append(each)
+            yield each
+
+    monkeypatch.setattr(policy_objects, "subtract", subtract_noted)
+    blocks = [{"cidr": "::/0", "except": [f"{n:x}:{m:x}::/128" for m in range(8)]} for n in range(1, 500)]
+    rules = [{"ports": [{"port": 80}], "to": [{"ipBlock": each}]} for each in blocks[:200]]
+    policy = kept({**peers(*({"ipBlock": each} for each in blocks)), "egress": rules, "policyTypes": ["Ingress", "Egress"]})
+    assert (policy.ingress, policy.egress) == ((), ())
+    assert "masks, and may 4096" in policy.refused
+    assert len(made) == FLOWS_MAX + 1
 
 
 @given(st.integers(1, 65535), st.integers(1, 65535))

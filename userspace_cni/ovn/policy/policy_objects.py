@@ -194,7 +194,8 @@ def _read_policy(thing: Mapping[str, Any], kind: str, networks: frozenset[str]) 
     if policy.refused:
         return policy
     try:
-        found = {each: _read_rules(spec.get(each), _FAR[each]) for each in policy.directions}
+        masks = _MaskCount()
+        found = {each: _read_rules(spec.get(each), _FAR[each], masks) for each in policy.directions}
         _require_bounds([rule for rules in found.values() for rule in rules])
     except InvalidConfig as error:
         return policy.close(str(error))
@@ -214,38 +215,52 @@ def _read_types(spec: Mapping[str, Any]) -> tuple[bool, bool, str]:
     return "Ingress" in said, "Egress" in said, ""
 
 
-def _read_rules(said: object, far: str) -> tuple[PolicyRule, ...]:
+class _MaskCount:
+    """Counts what the blocks of a policy take while it is read: of an object of 1.5 MB four million masks could be made."""
+
+    def __init__(self) -> None:
+        self.left = FLOWS_MAX
+
+    def take(self, number: int) -> None:
+        """Raises InvalidConfig for more than a policy may have."""
+        self.left -= number
+        if self.left < 0:
+            raise InvalidConfig(f"its blocks take at least {FLOWS_MAX - self.left} masks, and may {FLOWS_MAX}")
+
+
+def _read_rules(said: object, far: str, masks: _MaskCount) -> tuple[PolicyRule, ...]:
     rules = _list(said, "rules", RULES_MAX)
     found = []
     for each in rules:
         fields = _fields(each, "a rule", (far, "ports"))
-        peers = [_read_peer(peer) for peer in _list(fields.get(far), f"entries in {far}", FLOWS_MAX)]
+        peers = [_read_peer(peer, masks) for peer in _list(fields.get(far), f"entries in {far}", FLOWS_MAX)]
         ports = [_read_ports(port) for port in _list(fields.get("ports"), "ports", FLOWS_MAX)]
         # no list and an empty one are the same: everyone
         found.append(PolicyRule(tuple(dict.fromkeys(peers)) or None, tuple(dict.fromkeys(ports)) or None))
     return tuple(found)
 
 
-def _read_peer(said: object) -> PodPeer | BlockPeer:
+def _read_peer(said: object, masks: _MaskCount) -> PodPeer | BlockPeer:
     fields = _fields(said, "a peer", ("podSelector", "namespaceSelector", "ipBlock"))
     block, pods, namespaces = (fields.get(each) for each in ("ipBlock", "podSelector", "namespaceSelector"))
     if block is not None and (pods is not None or namespaces is not None):
         raise InvalidConfig("a peer has ipBlock beside a selector")
     if block is not None:
-        return _read_block(block)
+        return _read_block(block, masks)
     if pods is None and namespaces is None:
         raise InvalidConfig("a peer has neither a selector nor ipBlock")
     chosen = EVERYTHING if pods is None else read_selector(pods)
     return PodPeer(None if namespaces is None else read_selector(namespaces), chosen)
 
 
-def _read_block(said: object) -> BlockPeer:
+def _read_block(said: object, masks: _MaskCount) -> BlockPeer:
     fields = _fields(said, "an ipBlock", ("cidr", "except"))
     block = _network(fields.get("cidr"))
     excepted = [_network(each) for each in _list(fields.get("except"), "exceptions", FLOWS_MAX)]
     if any(each.version != block.version for each in excepted):
         raise InvalidConfig(f"an exception of {block} is of another version of IP")
-    left = list(islice(subtract(block, excepted), FLOWS_MAX + 1))  # type: ignore[type-var]
+    left = list(islice(subtract(block, excepted), masks.left + 1))  # type: ignore[type-var]
+    masks.take(len(left))
     return BlockPeer(block.version, tuple(map(str, left)))
 
 
