@@ -29,11 +29,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import psutil
-from rich.console import Console
-from rich.table import Table
 
 from tests.bench.raw_database import RawDatabase
-from tests.bench.report import arguments, machine, tell
+from tests.bench.report import arguments, machine, show_parts, tell
 from tests.bench.watch_process import LONG_S, Watch
 from tests.lab.kube.served_cluster import ServedCluster
 from tests.lab.ovn.database import Authority, NorthboundDatabase
@@ -219,11 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def show(report: dict[str, Any]) -> None:
     """The report as a table."""
-    table = Table("", "", title=f"{report['pods']} pods on {report['nodes']} nodes; {report['machine']}")
-    for name, value in report.items():
-        for part, number in value.items() if isinstance(value, dict) else [("", value)]:
-            table.add_row(f"{name} {part}".strip(), str(number))
-    Console().print(table)
+    show_parts(f"{report['pods']} pods on {report['nodes']} nodes; {report['machine']}", report)
 
 
 if __name__ == "__main__":

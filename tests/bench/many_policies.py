@@ -31,12 +31,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-
 from tests.bench.calls import memory_mib, processor_s
 from tests.bench.raw_database import RawDatabase
-from tests.bench.report import arguments, machine, tell
+from tests.bench.report import arguments, machine, show_parts, tell
 from tests.bench.watch_process import Watch
 from tests.lab.kube.cluster_objects import node
 from tests.lab.kube.served_cluster import ServedCluster
@@ -338,11 +335,7 @@ def _told(taken: Sequence[float]) -> dict[str, int]:
 
 def show(report: dict[str, Any]) -> None:
     """The report as a table."""
-    table = Table("", "", title=f"{report['made']['policies']} policies; {report['version']}; {report['machine']}")
-    for name, value in report.items():
-        for part, number in value.items() if isinstance(value, dict) else [("", value)]:
-            table.add_row(f"{name} {part}".strip(), str(number))
-    Console(width=160).print(table)
+    show_parts(f"{report['made']['policies']} policies; {report['version']}; {report['machine']}", report)
 
 
 def main() -> int:

@@ -9,6 +9,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 
 def machine() -> str:
     return f"{os.cpu_count()} cores, Linux {os.uname().release}, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f}"
@@ -28,3 +31,12 @@ def tell(report: Mapping[str, Any], as_json: bool, show: Callable[[dict[str, Any
     else:
         show(dict(report))
     return 0
+
+
+def show_parts(title: str, report: Mapping[str, Any]) -> None:
+    """A report of parts as a table: a row for each value of a part, and for each other value."""
+    table = Table("", "", title=title)
+    for name, value in report.items():
+        for part, number in value.items() if isinstance(value, dict) else [("", value)]:
+            table.add_row(f"{name} {part}".strip(), str(number))
+    Console(width=160).print(table)

@@ -27,6 +27,10 @@ class ControllerMetrics:
         """Count a write: "written", "deleted", "conflict" or "failed"."""
         self._writes.labels(resource, outcome).inc()
 
+    def count_row(self, resource: str, change: str) -> None:
+        """Count a row of a database that was written: "insert", "update" or "delete"."""
+        self.count_write(resource, "deleted" if change == "delete" else "written")
+
     def count_dropped_events(self, number: int) -> None:
         """Count notices of which no Event could be made."""
         self._events.inc(number)

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping
 
-from userspace_cni.base.findings import Finding
-from userspace_cni.base.notices import Recipient
-from userspace_cni.base.supervisor import Supervisor
 from userspace_cni.controller.controller_metrics import ControllerMetrics
 from userspace_cni.controller.northbound_hold import NorthboundHold
 from userspace_cni.controller.pod_changes import PodChanges
 from userspace_cni.controller.policy_rounds import PolicyRounds, PolicySources
+from userspace_cni.controller.row_keeper import RowKeeper
 from userspace_cni.kube.credentials import ApiSession
-from userspace_cni.kube.events import Events
 from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.object_watch import ObjectWatch
 from userspace_cni.kube.resources import MULTI_NETWORK_POLICIES, NAMESPACES, NETWORK_POLICIES, ApiResource
 from userspace_cni.ovn.policy.policy_objects import keep_multi_policy, keep_namespace, keep_policy
 
-_WORDS: Final[Mapping[str, str]] = {"insert": "written", "update": "written", "delete": "deleted"}
 
-
-class PolicyKeeper(Supervisor):
+class PolicyKeeper(RowKeeper):
     """The threads. `hold`: the session with the database, and `pods`: the watch of pods, which their owner ends; `metrics` gets
     their numbers."""
 
@@ -47,18 +41,13 @@ class PolicyKeeper(Supervisor):
             watch(MULTI_NETWORK_POLICIES, keep_multi_policy),
         )
         self.rounds = PolicyRounds(hold, self._sources)
-        self.rounds.on_write = lambda kind: metrics.count_write("policy_rows", _WORDS[kind])
+        self.rounds.on_write = lambda change: metrics.count_row("policy_rows", change)
         self.rounds.on_news = self._tell
-        self._events: Events | None = None
         self._add_numbers(metrics)
 
     def start(self) -> None:
         """Begin. Raises Unavailable."""
         self.begin(*self._sources.watches, self.rounds)
-
-    def tell_by(self, events: Events) -> None:
-        """Have policies told by these Events of what they do not say."""
-        self._events = events
 
     def ask(self) -> None:
         """Have a round soon: something has changed, as who leads."""
@@ -69,10 +58,6 @@ class PolicyKeeper(Supervisor):
         """Why it could not act now."""
         found = (*self._sources.problems, self._sources.lacking, self.rounds.problem or self.rounds.pending)
         return [each for each in found if each]
-
-    def _tell(self, recipient: Recipient, findings: Sequence[Finding]) -> None:
-        if self._events is not None:
-            self._events.tell(recipient, findings)
 
     def _add_numbers(self, metrics: ControllerMetrics) -> None:
         rounds = self.rounds

@@ -5,12 +5,11 @@ It watches pods, nodes and network definitions, keeps rows and annotations, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from threading import TIMEOUT_MAX
 
 from userspace_cni.base.errors import LogicalPortRefused
-from userspace_cni.base.findings import Finding
 from userspace_cni.base.notices import ANNOTATIONS_REFUSED, Recipient
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.supervisor import StayingThread, Supervisor
@@ -24,6 +23,7 @@ from userspace_cni.controller.pod_changes import PodChanges
 from userspace_cni.controller.policy_keeper import PolicyKeeper
 from userspace_cni.controller.port_news import PortNews
 from userspace_cni.controller.port_rounds import PortRounds, PortSources, PortTimes, count_lag
+from userspace_cni.controller.row_keeper import RowKeeper
 from userspace_cni.controller.service_keeper import ServiceKeeper
 from userspace_cni.controller.status_events import COMPONENT
 from userspace_cni.kube.credentials import ApiSession
@@ -86,7 +86,7 @@ def read_task(settings: Settings, remote: str = "", *, adopts: bool = False, map
     return PortTask(reached_remote(remote, map_path), tls, rules, *kept)
 
 
-class PodPortKeeper(Supervisor):
+class PodPortKeeper(RowKeeper):
     """The threads. `leading`: whether this process is to act; `metrics` gets their numbers."""
 
     def __init__(
@@ -110,8 +110,7 @@ class PodPortKeeper(Supervisor):
         self._notes = NoteWriters(Objects(session.for_own_threads()), lambda: self.hold.may_write, listener)
         self.rounds = PortRounds(self.hold, self._sources, self._notes, task.rules, times)
         self.rounds.on_news = self._tell
-        self._events: Events | None = None
-        self.rounds.on_write = lambda kind: metrics.count_write("logical_switch_ports", _WORDS[kind])
+        self.rounds.on_write = lambda change: metrics.count_row("logical_switch_ports", change)
         self.services = ServiceKeeper(session, self.hold, metrics, watch_times) if task.services else None
         self.policies = PolicyKeeper(session, self.hold, self._sources.pods, metrics, watch_times) if task.policies else None
         if self.policies:
@@ -136,8 +135,8 @@ class PodPortKeeper(Supervisor):
         self.hold.close()
 
     def tell_by(self, events: Events) -> None:
-        """Have pods told by these Events of what is wrong with their logical ports."""
-        self._events = events
+        """Have pods, Services and policies told by these Events of what is wrong with their rows."""
+        super().tell_by(events)
         if self.services:
             self.services.tell_by(events)
         if self.policies:
@@ -170,10 +169,6 @@ class PodPortKeeper(Supervisor):
             )
             if each
         ]
-
-    def _tell(self, recipient: Recipient, findings: Sequence[Finding]) -> None:
-        if self._events is not None:
-            self._events.tell(recipient, findings)
 
     def _tell_refused(self, note: AddressNote, why: str) -> None:
         self._refused.tell([(why, [Recipient(note.namespace, note.name, note.uid, "")])])
@@ -217,6 +212,3 @@ class PortController(Supervisor):
 
     def _changed(self) -> None:
         self.ports.ask()
-
-
-_WORDS: Mapping[str, str] = {"insert": "written", "update": "written", "delete": "deleted"}

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
-
-from userspace_cni.base.findings import Finding
-from userspace_cni.base.notices import Recipient
-from userspace_cni.base.supervisor import Supervisor
 from userspace_cni.controller.controller_metrics import ControllerMetrics
 from userspace_cni.controller.northbound_hold import NorthboundHold
+from userspace_cni.controller.row_keeper import RowKeeper
 from userspace_cni.controller.service_rounds import ServiceRounds, ServiceSources
 from userspace_cni.kube.credentials import ApiSession
-from userspace_cni.kube.events import Events
 from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.object_watch import ObjectWatch
 from userspace_cni.kube.resources import ENDPOINT_SLICES, NODES, SERVICES
 from userspace_cni.ovn.services.service_objects import keep_node_addresses, keep_service, keep_slice
 
-_WORDS: Final[Mapping[str, str]] = {"insert": "written", "update": "written", "delete": "deleted"}
 
-
-class ServiceKeeper(Supervisor):
+class ServiceKeeper(RowKeeper):
     """The threads. `hold`: the session with the database, which its owner closes; `metrics` gets their numbers."""
 
     def __init__(
@@ -34,19 +26,14 @@ class ServiceKeeper(Supervisor):
             ObjectWatch(session, NODES, keep=keep_node_addresses, on_change=self.ask, times=watch_times),
         )
         self.rounds = ServiceRounds(hold, self._sources)
-        self.rounds.on_write = lambda kind: metrics.count_write("load_balancers", _WORDS[kind])
+        self.rounds.on_write = lambda change: metrics.count_row("load_balancers", change)
         self.rounds.on_news = self._tell
-        self._events: Events | None = None
         self._add_numbers(metrics)
 
     def start(self) -> None:
         """Begin. Raises Unavailable."""
         sources = self._sources
         self.begin(sources.services, sources.slices, sources.nodes, self.rounds)
-
-    def tell_by(self, events: Events) -> None:
-        """Have Services told by these Events of what of them is not served."""
-        self._events = events
 
     def ask(self) -> None:
         """Have a round soon: something has changed, as who leads."""
@@ -63,10 +50,6 @@ class ServiceKeeper(Supervisor):
             self.rounds.problem or self.rounds.pending,
         )
         return [each for each in found if each]
-
-    def _tell(self, recipient: Recipient, findings: Sequence[Finding]) -> None:
-        if self._events is not None:
-            self._events.tell(recipient, findings)
 
     def _add_numbers(self, metrics: ControllerMetrics) -> None:
         rounds, services = self.rounds, self._sources.services
