@@ -160,6 +160,31 @@ def test_a_group_of_others_isolates_no_port(api: ApiServer, northbound: Northbou
     assert groups(northbound)["default ingress"] == {"default_web"}
 
 
+def test_a_port_that_loses_its_mark_stays_isolated(api: ApiServer, northbound: NorthboundDatabase, keep: Make) -> None:  # noqa: F811
+    """Whose it is, is not known any more: nothing is let through to it, also after a restart."""
+    put(api, policy("closed", podSelector={"matchLabels": WEB}, ingress=[{}]))
+    kept = keep()
+    api.add_pod(labelled("web", WEB))
+    wait_for(lambda: groups(northbound).get("default/closed"), {"default_web"})
+    northbound.nbctl("clear", "Logical_Switch_Port", "default_web", "external_ids")
+    wait_for(lambda: groups(northbound)["default/closed"], set())
+    kept.ports.stop()
+    keep()
+    api.add_pod(labelled("late", WEB))
+    wait_for(lambda: groups(northbound)["default/closed"], {"default_late"})
+    assert groups(northbound)["default ingress"] == {"default_web", "default_late"}
+
+
+def test_a_set_of_peers_that_cannot_be_kept_is_told(api: ApiServer, northbound: NorthboundDatabase, keep: Make) -> None:  # noqa: F811
+    """Someone has taken its mark: it stays as it is, and who reads the policy is to know."""
+    put(api, policy("web", ingress=[{"from": [{"podSelector": {"matchLabels": WEB}}]}]))
+    keep()
+    api.add_pod(labelled("web", WEB))
+    wait_for(lambda: len(addresses(northbound)), 1)
+    northbound.nbctl("clear", "Address_Set", listed(northbound, "Address_Set", "name")[0][0], "external_ids")
+    wait_until(lambda: any("whom it lets through is not kept" in each["message"] for each in api.events.of("web").values()))
+
+
 def test_rows_follow_labels_namespaces_and_policies(api: ApiServer, northbound: NorthboundDatabase, keep: Make) -> None:  # noqa: F811
     """Of pods, of namespaces and of the policy itself; what others change is put back, and what is not desired goes."""
     for name, labels in (("default", {}), ("other", {"team": "a"})):

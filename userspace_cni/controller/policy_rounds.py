@@ -34,7 +34,8 @@ from userspace_cni.ovn.policy.policy_book import PolicyBook
 from userspace_cni.ovn.policy.policy_members import PortSubject
 from userspace_cni.ovn.policy.policy_objects import DEFAULT, MULTI_POLICY, POLICY
 from userspace_cni.ovn.policy_ports import PolicyPortView
-from userspace_cni.ovn.port_rows import NETWORK
+from userspace_cni.ovn.port_rows import NETWORK, PODS
+from userspace_cni.ovn.row_view import scope_of
 from userspace_cni.ovn.scope_writing import DesiredScope
 from userspace_cni.ovsdb.column_values import read_references, value_of
 from userspace_cni.ovsdb.database import ROW_UPDATE
@@ -261,13 +262,14 @@ class PolicyRounds(ScopeRounds):
             return self._book.desired(name, find_port, self._list_staying(name))
 
     def _list_staying(self, name: str) -> frozenset[UUID]:
-        """The ports that are in a group that isolates, and leave it only when all policies of their network are known: a group
-        has ports by policies of both kinds, of which one may be known while the other is not listed yet."""
-        group: Any = self._session.row(PORT_GROUP, name) if name.startswith(ISOLATED) and not self._are_certain() else None
+        """The ports that are in a group that isolates, and stay in it. A group has ports by policies of both kinds: before all
+        of a kind are known, none of its networks leaves. Nor does a port that has lost its mark: whose it is, is not known."""
+        group: Any = self._session.row(PORT_GROUP, name) if name.startswith(ISOLATED) else None
         if group is None:
             return frozenset()
         rows = self._session.replica.tables[SWITCH_PORT].rows
-        return frozenset(each for each in read_references(group, "ports") if each in rows and _kind(rows[each]) not in self._sure)
+        there = ((each, rows[each]) for each in read_references(group, "ports") if each in rows)
+        return frozenset(each for each, row in there if scope_of(row) != PODS or _kind(row) not in self._sure)
 
     def _told(self, refused: Mapping[str, str], settled: Collection[str]) -> None:
         self._unwritable = {scope.removeprefix(PREFIX): why for scope, why in refused.items()}

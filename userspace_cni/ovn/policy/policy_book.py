@@ -239,6 +239,10 @@ class PolicyBook:
             for row in kept.selected.rows:
                 if row.name in unwritable:
                     found[key] = (kept.policy, f"a row of it cannot be written: {unwritable[row.name]}")
+        for each in self._peer_sets.values() if unwritable else ():
+            for row in each.rows.values():
+                for key in each.users if row.name in unwritable else ():
+                    found[key] = (self._policies[key].policy, f"whom it lets through is not kept: {unwritable[row.name]}")
         return found
 
     def list_with_ports(self) -> dict[str, NetworkPolicy]:
