@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 PORTS_MAX: Final = 1024
 """Of one Service: its addresses times its ports are as many flows."""
-_OTHER_PROXY: Final = "service.kubernetes.io/service-proxy-name"
-"""A label by which another program than the cluster's own serves a Service."""
+_NOT_SERVED: Final = ("service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless")
+"""Labels of a Service that another program than the cluster's own serves, or none."""
 
 
 class GatewayServices(ObjectWatch):
@@ -54,7 +54,8 @@ def read_service_ports(service: Mapping[str, Any]) -> frozenset[ServicePort]:
     spec, metadata = service.get("spec") or {}, service.get("metadata") or {}
     if spec.get("type") == "ExternalName" or spec.get("clusterIP") in (None, "", "None"):
         return frozenset()
-    if _OTHER_PROXY in (metadata.get("labels") or {}):
+    labels = metadata.get("labels") or {}
+    if any(each in labels for each in _NOT_SERVED):
         return frozenset()
     found: set[ServicePort] = set()
     for port in _ports(spec, _addresses(service)):

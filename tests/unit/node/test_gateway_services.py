@@ -58,10 +58,11 @@ def test_what_asks_for_nothing(spec: dict[str, Any]) -> None:
     assert not read_service_ports(service(**spec))
 
 
-def test_another_proxy_serves_it() -> None:
-    """By the label with which others take a Service over."""
+@pytest.mark.parametrize("label", ["service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"])
+def test_another_proxy_serves_it(label: str) -> None:
+    """By the labels with which others take a Service over, or no one serves it: OVN has no load balancer of it, either."""
     theirs = service()
-    theirs["metadata"]["labels"] = {"service.kubernetes.io/service-proxy-name": "other"}
+    theirs["metadata"]["labels"] = {label: "other"}
     assert not read_service_ports(theirs)
 
 
