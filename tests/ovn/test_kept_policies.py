@@ -7,8 +7,13 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+import pytest
+
+from tests.lab import pages
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.ovn.database import NorthboundDatabase
+from tests.lab.ovn.started import run_program
+from tests.lab.runtimes.dockerfile import ROOT
 from tests.lab.switch.switch import wait_until
 from tests.ovn.test_kept_logical_ports import (  # noqa: F401 - fixtures
     Make,
@@ -183,6 +188,26 @@ def test_a_set_of_peers_that_cannot_be_kept_is_told(api: ApiServer, northbound: 
     wait_for(lambda: len(addresses(northbound)), 1)
     northbound.nbctl("clear", "Address_Set", listed(northbound, "Address_Set", "name")[0][0], "external_ids")
     wait_until(lambda: any("whom it lets through is not kept" in each["message"] for each in api.events.of("web").values()))
+
+
+def test_the_guide_removes_all_rows_of_policies(
+    api: ApiServer,  # noqa: F811
+    northbound: NorthboundDatabase,  # noqa: F811
+    keep: Make,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the block of docs/ovn.md, where no controller keeps them any more; the ports stay."""
+    put(api, space("default", {}, {"k8s.ovn.org/acl-logging": '{"deny": "alert"}'}))
+    put(api, policy("web", ingress=[{"from": [{"podSelector": {"matchLabels": WEB}}]}]))
+    kept = keep()
+    api.add_pod(labelled("web", WEB))
+    wait_for(lambda: (len(addresses(northbound)), len(listed(northbound, "Meter", "name"))), (1, 1))
+    kept.ports.stop()
+    monkeypatch.setenv("OVN_NB_DB", northbound.remote("unix"))
+    (block,) = (each for each in pages.blocks(ROOT / "docs/ovn.md") if "destroy" in each.text)
+    run_program("bash", "-euo", "pipefail", "-c", block.text)
+    assert [listed(northbound, table, "name") for table in ("Port_Group", "Address_Set", "Meter", "ACL")] == [[], [], [], []]
+    assert set(ports(northbound)) == {"default_web"}
 
 
 def test_rows_follow_labels_namespaces_and_policies(api: ApiServer, northbound: NorthboundDatabase, keep: Make) -> None:  # noqa: F811

@@ -20,8 +20,9 @@ def watch_command(ctx: click.Context, adopt: bool) -> None:
     Several may run: the one that holds Lease and lock of the database acts. It needs an account of the API server: the setting
     kubeconfig, the pod's service account, or k8s-api-server, k8s-ca-certificate and k8s-api-token in external_ids of
     Open_vSwitch. It needs root to ask the switch for that, or where the database is; not with kubeconfig and ovn_nb. The
-    controller does the same where ovn_nb is set. Settings: ovn_nb, ovn_naming, ovn_default_network, ovn_default_limits,
-    ovn_pod_ports, kubeovn_annotations, controller_namespace, health_listen, metrics_listen, log_level, the rules.
+    controller does the same where ovn_nb is set. With ovn_services and ovn_policies, as by default, Services and policies
+    become rows, too. Settings: these, ovn_nb, ovn_naming, ovn_default_network, ovn_default_limits, ovn_pod_ports,
+    policy_fragments, kubeovn_annotations, controller_namespace, health_listen, metrics_listen, log_level, the rules.
 
     Exit code: 0 after SIGTERM, 2 without an account or for a bad setting, 3 when it cannot listen.
     """
