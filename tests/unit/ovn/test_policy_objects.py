@@ -177,5 +177,11 @@ def test_the_networks_of_a_multi_policy() -> None:
 
     assert networks("red, other/blue").networks == {"n/red", "other/blue"}
     assert networks(None).networks == networks("!").networks == frozenset()
+    assert networks(None).refused == networks("red,").refused == ""
+    for said in ("red, blue@net1", "red, Blue", "red, " + "b" * 20_000, "red" + ", other/blue/green"):
+        closed = networks(said)
+        assert closed.networks == {"n/red"}
+        assert closed.ingress == ()
+        assert "no network" in closed.refused or "more than 16" in closed.refused
     many = networks(",".join(f"net{number}" for number in range(NETWORKS_MAX + 1)))
     assert ("names more than" in many.refused, many.ingress) == (True, ())

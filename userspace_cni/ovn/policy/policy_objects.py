@@ -159,14 +159,17 @@ def keep_multi_policy(thing: Mapping[str, Any]) -> NetworkPolicy:
     metadata = thing["metadata"]
     said = (metadata.get("annotations") or {}).get(POLICY_FOR)
     networks: set[str] = set()
-    if isinstance(said, str) and len(said) <= _FOR_MAX:
-        for each in islice(said.split(","), NETWORKS_MAX + 1):
-            if match := _NETWORK.fullmatch(each.strip()):
-                networks.add(f"{match[1] or metadata['namespace']}/{match[2]}")
+    why = ""
+    named = said[:_FOR_MAX].split(",") if isinstance(said, str) else []
+    if len(named) > NETWORKS_MAX or len(said or "") > _FOR_MAX:
+        why, named = f"it names more than {NETWORKS_MAX} networks", named[:-1][:NETWORKS_MAX]
+    for each in map(str.strip, named):
+        if match := _NETWORK.fullmatch(each):
+            networks.add(f"{match[1] or metadata['namespace']}/{match[2]}")
+        elif each:
+            why = why or f"{each[:40]!r} in {POLICY_FOR} is no network, as `name` or `namespace/name`"
     policy = _read_policy(thing, MULTI_POLICY, frozenset(networks))
-    if said and (len(said) > _FOR_MAX or said.count(",") >= NETWORKS_MAX):
-        policy = policy.close(f"it names more than {NETWORKS_MAX} networks")
-    return policy
+    return policy.close(why) if why else policy
 
 
 def _read_policy(thing: Mapping[str, Any], kind: str, networks: frozenset[str]) -> NetworkPolicy:
