@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
+from userspace_cni.base.addresses import why_no_machines
 from userspace_cni.base.log import say
 from userspace_cni.kube.object_watch import ObjectWatch
 from userspace_cni.kube.resources import SERVICES
@@ -92,7 +93,7 @@ def _address(said: object) -> IPv4Address | IPv6Address | None:
         found = ip_address(said) if isinstance(said, str) and "%" not in said else None
     except ValueError:
         return None
-    return None if found is None or found.is_loopback or found.is_multicast or found.is_unspecified else found
+    return None if found is None or why_no_machines(found) else found
 
 
 def _is_port(said: object) -> bool:

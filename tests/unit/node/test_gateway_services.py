@@ -50,7 +50,10 @@ def test_addresses_of_a_service() -> None:
         {"ports": [{"protocol": "ICMP", "port": 1, "nodePort": 30001}]},
         {"ports": [{"port": 80, "nodePort": 1 << 16}]},
         {"ports": [{"port": 80, "nodePort": True}]},
-        {"kind": "ClusterIP", "externalIPs": ["127.0.0.1", "ff02::1", "0.0.0.0", "fe80::1%eth0", "no address", 7, None]},
+        {
+            "kind": "ClusterIP",
+            "externalIPs": ["127.0.0.1", "ff02::1", "0.0.0.0", "fe80::1%eth0", "255.255.255.255", "no address", 7, None],
+        },
     ],
 )
 def test_what_asks_for_nothing(spec: dict[str, Any]) -> None:

@@ -202,6 +202,7 @@ def test_local_outside() -> None:
         ("10.244.7.7", "in 10.244.0.0/16"),
         ("10.96.0.10", "that of Service default/web"),
         ("192.0.2.250", "the API server's"),
+        ("fd69::5", "reach themselves"),
     ],
 )
 def test_external_addresses_that_no_service_can_have(address: str, why: str) -> None:

@@ -22,6 +22,9 @@ def labelled(thing: dict[str, Any], label: str) -> dict[str, Any]:
     return {**thing, "metadata": {**metadata, "labels": {**metadata.get("labels", {}), label: ""}}}
 
 
+NO_MACHINES = ("255.255.255.255", "0.1.2.3", "::ffff:198.51.100.7")
+
+
 def external(**spec: Any) -> list[str]:
     return [str(each) for each in keep_service(service("a", "10.96.0.1", **spec)).external]
 
@@ -53,7 +56,7 @@ def test_both_families_and_the_field_of_before() -> None:
 def test_external_addresses() -> None:
     """Those of its author, and those that a load balancer's controller wrote; none that no machine on a network can have."""
     assert external(
-        externalIPs=["192.0.2.1", "127.0.0.1", "169.254.169.254", "224.0.0.1", "::", "fe80::1", 5, "2001:db8::1%1"]
+        externalIPs=["192.0.2.1", "127.0.0.1", "169.254.169.254", "224.0.0.1", "::", "fe80::1", 5, "2001:db8::1%1", *NO_MACHINES]
     ) == ["192.0.2.1"]
     status = {"loadBalancer": {"ingress": [{"ip": "192.0.2.9"}, {"hostname": "x"}, {"ip": "192.0.2.8", "ipMode": "Proxy"}]}}
     assert external(type="LoadBalancer", status=status) == ["192.0.2.9"]

@@ -13,6 +13,7 @@ from userspace_cni.base.subnets import Address
 from userspace_cni.ovn.services.balancer_rows import Balancer, Claim, ServiceBalancers, ServiceFacts, ServiceTargets
 from userspace_cni.ovn.services.external_claims import ExternalClaims
 from userspace_cni.ovn.services.service_objects import ServedService, ServiceSlice
+from userspace_cni.ovn.topology import HAIRPIN_SOURCES
 
 API_SERVER: Final = "default/kubernetes"
 _SHOWN: Final = 4
@@ -137,6 +138,8 @@ class ServiceBook:
             return f"is {owner}"
         if subnet := next((each for each in self._facts.subnets if address in each), None):
             return f"is in {subnet}, a subnet of the cluster's network"
+        if str(address) in HAIRPIN_SOURCES:
+            return "is the one from which pods reach themselves by Services"
         if address in self._list_servers():
             return "is the API server's"
         return ""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final
 
+from userspace_cni.base.addresses import why_no_machines
 from userspace_cni.base.subnets import Address
 
 SERVICE_NAME: Final = "kubernetes.io/service-name"
@@ -185,7 +186,7 @@ def _addresses(found: object) -> Iterator[Address]:
             address = ip_address(each) if isinstance(each, str) and "%" not in each else None
         except ValueError:
             continue
-        if address and not (address.is_loopback or address.is_link_local or address.is_multicast or address.is_unspecified):
+        if address and not (address.is_link_local or why_no_machines(address)):
             yield address
 
 
