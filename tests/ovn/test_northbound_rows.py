@@ -29,6 +29,8 @@ from userspace_cni.ovn.northbound_tables import (
     SWITCH,
     SWITCH_PORT,
 )
+from userspace_cni.ovn.port_rows import PortChange
+from userspace_cni.ovn.port_writing import WritePorts
 from userspace_cni.ovn.row_writing import RowPlan, WriteRows, preview, write_rows
 from userspace_cni.ovsdb.client import Client
 from userspace_cni.ovsdb.groups import RefusedCommand
@@ -244,3 +246,37 @@ def test_two_apis_are_of_two_databases(
         other.close()
         assert "s2" in second.nbctl("ls-list")
         assert "s2" not in database.nbctl("ls-list")
+
+
+def test_a_port_that_another_pod_had_leaves_its_groups_at_once(
+    database: NorthboundDatabase, connect: Callable[[], NorthboundClient]
+) -> None:
+    """In the transaction that gives it to the next one; groups of others keep it."""
+    database.nbctl("ls-add", "n1", "--", "lsp-add", "n1", "default_web")
+    database.nbctl("set", "Logical_Switch_Port", "default_web", "options:iface-id-ver=first")
+    for name, mark, ports in (
+        ("open", "policies open", ["default_web"]),
+        ("closed", "policies closed", []),
+        ("other", "", ["default_web"]),
+    ):
+        database.nbctl("pg-add", name, *ports)
+        if mark:
+            database.nbctl("set", "Port_Group", name, "external_ids:owner=userspace-cni", f'external_ids:scope="{mark}"')
+
+    def members() -> dict[str, bool]:
+        names = ("open", "closed", "other")
+        return {name: database.nbctl("--bare", "get", "Port_Group", name, "ports").strip() not in ("", "[]") for name in names}
+
+    def write(version: str) -> None:
+        change = PortChange("update", "default_web", "n1", {"options": {"iface-id-ver": version}})
+        connect().use(
+            lambda session: session.transact([WritePorts(session, [change], lambda _: ["closed"])], soon()),
+            frozenset(),
+            "it",
+            soon(),
+        )
+
+    write("first")
+    assert members() == {"open": True, "closed": True, "other": True}
+    write("second")
+    assert members() == {"open": False, "closed": True, "other": True}

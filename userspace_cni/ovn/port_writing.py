@@ -1,7 +1,8 @@
 """Writes changes of pods' logical ports and of their limits, many in one transaction.
 
 A port becomes a member of the groups of its policies in the transaction that makes it, so that it is at no moment without them.
-One whose groups are not known, or not there yet, is not made: it waits, for policies that are not known may isolate it.
+One whose groups are not known, or not there yet, is not made: it waits, for policies that are not known may isolate it. A port
+that another pod had leaves that one's groups in the transaction that gives it to the next one: they may let through to it.
 
 What a change follows from is verified by the server, so a row that another one has changed since fails the transaction, which is
 then composed anew from the row as it is. The caller compares again afterwards.
@@ -12,13 +13,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
+from uuid import UUID
 
 from userspace_cni.ovn.limit_rows import LimitChange
 from userspace_cni.ovn.northbound import NorthboundSession
 from userspace_cni.ovn.northbound_tables import PORT_GROUP, QOS, SWITCH, SWITCH_PORT
 from userspace_cni.ovn.port_rows import VERSION, PortChange
 from userspace_cni.ovn.row_view import scope_of
-from userspace_cni.ovsdb.column_values import Json, as_json, refers, value_of
+from userspace_cni.ovsdb.column_values import Json, as_json, read_references, refers, value_of
 from userspace_cni.ovsdb.draft import Draft
 from userspace_cni.ovsdb.groups import Command
 
@@ -50,13 +52,15 @@ class WritePorts(Command[NorthboundSession]):
         self._groups_of = groups_of
         self.held: dict[str, str] = {}
         """Ports that are not written now, and why."""
+        self._memberships: dict[UUID, set[str]] | None = None
+        """Our groups by their ports, while a transaction is composed that needs them."""
 
     def run_idl(self, txn: Draft) -> None:
         """Write them: of each switch that gets or loses rows all of a kind in one operation."""
         got: Mapping[tuple[str, str], list[Json]] = defaultdict(list)
         lost: Mapping[tuple[str, str], list[Json]] = defaultdict(list)
         joined: dict[str, list[Json]] = defaultdict(list)
-        self.count, self.held = 0, {}
+        self.count, self.held, self._memberships = 0, {}, None
         for change in self._changes:
             if self.api.row(SWITCH, change.switch) is None and change.kind != "delete":
                 continue  # a row that nothing has is no row
@@ -66,9 +70,11 @@ class WritePorts(Command[NorthboundSession]):
             if groups is not None:
                 self.count += self._write(txn, change, came, went)
                 reference = self._reference(change, came) if isinstance(change, PortChange) else None
-                if reference is not None:
+                if isinstance(change, PortChange) and reference is not None:
                     for group in groups:
                         joined[group].append(reference)
+                    for group in self._list_former(change):
+                        txn.mutate(self.api.row(PORT_GROUP, group), "ports", "delete", [reference])
         for group, refs in joined.items():
             txn.mutate(self.api.row(PORT_GROUP, group), "ports", "insert", refs)
         for members, mutator in ((lost, "delete"), (got, "insert")):
@@ -86,10 +92,7 @@ class WritePorts(Command[NorthboundSession]):
             return ()
         row: Any = self.api.row(SWITCH_PORT, change.name)
         groups = self._groups_of(change.name)
-        is_new = row is None or (
-            VERSION in change.columns.get("options", {})
-            and value_of(row, "options").get(VERSION) != change.columns["options"][VERSION]
-        )
+        is_new = row is None or _is_others(row, change)
         found = {each: self._group(each) for each in groups or ()}
         absent = [each for each, group in found.items() if group is None]
         if is_new and (groups is None or absent):
@@ -97,6 +100,18 @@ class WritePorts(Command[NorthboundSession]):
             return None
         there = [each for each, group in found.items() if group is not None]
         return there if row is None else [each for each in there if not refers(found[each], "ports", row.uuid)]
+
+    def _list_former(self, change: PortChange) -> Collection[str]:
+        """The groups of ours that a port which another pod had has to leave."""
+        row: Any = self.api.row(SWITCH_PORT, change.name)
+        if change.kind != "update" or row is None or not _is_others(row, change):
+            return ()
+        if self._memberships is None:
+            self._memberships = defaultdict(set)
+            for group in self.api.rows(PORT_GROUP):
+                for port in read_references(group, "ports") if scope_of(group) else ():
+                    self._memberships[port].add(value_of(group, "name"))
+        return self._memberships[row.uuid] - set(self._groups_of(change.name) or ())
 
     def _group(self, name: str) -> Any:
         """A group of ours; None where there is none, and where the row of this name is another's: it isolates no port."""
@@ -131,3 +146,9 @@ class WritePorts(Command[NorthboundSession]):
             if change.left:
                 got.append(reference)
         return True
+
+
+def _is_others(row: Any, change: PortChange) -> bool:
+    """Whether the row is that of another pod than the one that gets it."""
+    version = change.columns.get("options", {})
+    return VERSION in version and value_of(row, "options").get(VERSION) != version[VERSION]
