@@ -145,6 +145,17 @@ def test_mappings_of_others_stay() -> None:
         plan_mappings(theirs, {"physnet"}, {"physnet": "br-ex"})
 
 
+def test_mappings_stay_as_others_wrote_them() -> None:
+    """Also those that cannot be read, and a network that is there twice: what becomes of them is not ours to change."""
+    theirs = {"system-id": "c1", MAPPINGS: "phys:br-1,phys:br-2,odd,ex:"}
+    added = plan_mappings(theirs, {"ex"}, {"ex": "br-ex"})
+    assert added[MAPPINGS] == "phys:br-1,phys:br-2,odd,ex:,ex:br-ex"
+    assert plan_mappings({**theirs, **added}, {"ex"}, {"ex": "br-ex"}) == {}
+    assert plan_mappings({**theirs, **added}, set(), {})[MAPPINGS] == theirs[MAPPINGS]
+    with pytest.raises(NameTaken, match="on bridge br-2"):
+        plan_mappings(theirs, {"phys"}, {"phys": "br-1"})
+
+
 def test_mappings_of_one_chassis_count_first() -> None:
     """Where the key with the chassis' name is there, ovn-controller reads no other."""
     ids = {"system-id": "c1", MAPPINGS: "a:br-a", f"{MAPPINGS}-c1": "b:br-b"}

@@ -30,18 +30,27 @@ def plan_mappings(ids: Mapping[str, str], needed: Collection[str], added: Mappin
 
     An empty value removes a key. Raises NameTaken where a network leads to another bridge already, and not by us.
     """
-    found, ours = read_mappings(ids), _parse(ids.get(OURS, ""))
-    others = {network: bridge for network, bridge in found.items() if ours.get(network) != bridge}
-    for network, bridge in added.items():
-        if others.get(network, bridge) != bridge:
+    ours = _parse(ids.get(OURS, ""))
+    words = [each.strip() for each in ids.get(_key(ids), "").split(",") if each.strip()]
+    pairs = [(network, bridge, word) for word in words for network, _, bridge in (word.partition(":"),)]
+    others = {network for network, bridge, _ in pairs if network and bridge and ours.get(network) != bridge}
+    for network, there, _ in pairs:
+        if network in others and added.get(network, there) != there:
             raise NameTaken(
-                f"external_ids:{_key(ids)} has the network {network} on bridge {others[network]}, and it is to be on {bridge}",
+                f"external_ids:{_key(ids)} has the network {network} on bridge {there}, and it is to be on {added[network]}",
                 "--network gives it another name",
             )
     kept = {network: bridge for network, bridge in ours.items() if network in needed and network not in others}
     mine = {network: bridge for network, bridge in {**kept, **added}.items() if network not in others}
-    whole = {network: bridge for network, bridge in found.items() if network in others or network in mine}
-    wanted = {_key(ids): _text({**whole, **mine}), OURS: _text(mine)}
+    whole: list[str] = []  # what others wrote stays as they wrote it, also what cannot be read, and a network that is there twice
+    left = dict(mine)
+    for network, bridge, word in pairs:
+        if network in others or not (network and bridge):
+            whole.append(word)
+        elif network in left:
+            whole.append(f"{network}:{left.pop(network)}")
+    whole += [f"{network}:{bridge}" for network, bridge in left.items()]
+    wanted = {_key(ids): ",".join(whole), OURS: _text(mine)}
     return {key: value for key, value in wanted.items() if ids.get(key, "") != value}
 
 
