@@ -181,13 +181,22 @@ def test_a_port_that_loses_its_mark_stays_isolated(api: ApiServer, northbound: N
 
 
 def test_a_set_of_peers_that_cannot_be_kept_is_told(api: ApiServer, northbound: NorthboundDatabase, keep: Make) -> None:  # noqa: F811
-    """Someone has taken its mark: it stays as it is, and who reads the policy is to know."""
+    """Someone has taken its mark: its addresses may become others', so nothing is let through by it until it is ours again."""
     put(api, policy("web", ingress=[{"from": [{"podSelector": {"matchLabels": WEB}}]}]))
     keep()
     api.add_pod(labelled("web", WEB))
     wait_for(lambda: len(addresses(northbound)), 1)
-    northbound.nbctl("clear", "Address_Set", listed(northbound, "Address_Set", "name")[0][0], "external_ids")
-    wait_until(lambda: any("whom it lets through is not kept" in each["message"] for each in api.events.of("web").values()))
+    name = listed(northbound, "Address_Set", "name")[0][0]
+
+    def opened() -> list[str]:
+        return [match for (match,) in listed(northbound, "ACL", "match") if f"${name}" in match]
+
+    wait_for(lambda: len(opened()), 1)
+    northbound.nbctl("clear", "Address_Set", name, "external_ids")
+    wait_until(lambda: any("a set of its peers is not kept" in each["message"] for each in api.events.of("web").values()))
+    wait_for(opened, [])
+    northbound.nbctl("destroy", "Address_Set", name)
+    wait_for(lambda: len(opened()), 1)
 
 
 def test_the_guide_removes_all_rows_of_policies(

@@ -272,7 +272,11 @@ class PolicyRounds(ScopeRounds):
         return frozenset(each for each, row in there if scope_of(row) != PODS or _kind(row) not in self._sure)
 
     def _told(self, refused: Mapping[str, str], settled: Collection[str]) -> None:
-        self._unwritable = {scope.removeprefix(PREFIX): why for scope, why in refused.items()}
+        former, self._unwritable = self._unwritable, {scope.removeprefix(PREFIX): why for scope, why in refused.items()}
+        with self._lock:
+            self._book.take_unwritable(frozenset(self._unwritable))
+        if former.keys() != self._unwritable.keys():
+            self.ask()
         if settled:
             self.on_written()
 

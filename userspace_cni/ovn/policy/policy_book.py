@@ -92,6 +92,7 @@ class PolicyBook:
         self._stale: set[str] = set()
         """Policies whose ACLs are to be made anew."""
         self._fragments = False
+        self._unwritable: AbstractSet[str] = frozenset()
 
     # -- what it is told ----------------------------------------------------------------------------------------------------
 
@@ -174,6 +175,13 @@ class PolicyBook:
             self._fragments = passed
             self._stale |= {key for key, kept in self._policies.items() if kept.policy.has_ports}
 
+    def take_unwritable(self, names: AbstractSet[str]) -> None:
+        """Which rows the database does not take. Sets of peers among them let nothing through: their addresses may be others'."""
+        changed, self._unwritable = names ^ self._unwritable, names
+        for each in self._peer_sets.values() if changed else ():
+            if any(row.name in changed for row in each.rows.values()):
+                self._stale |= each.users.keys()
+
     # -- what it says -------------------------------------------------------------------------------------------------------
 
     def list_groups(self, subjects: Iterable[PortSubject]) -> frozenset[str] | None:
@@ -242,7 +250,10 @@ class PolicyBook:
         for each in self._peer_sets.values() if unwritable else ():
             for row in each.rows.values():
                 for key in each.users if row.name in unwritable else ():
-                    found[key] = (self._policies[key].policy, f"whom it lets through is not kept: {unwritable[row.name]}")
+                    found[key] = (
+                        self._policies[key].policy,
+                        f"a set of its peers is not kept, and let through no more: {unwritable[row.name]}",
+                    )
         return found
 
     def list_with_ports(self) -> dict[str, NetworkPolicy]:
@@ -293,7 +304,8 @@ class PolicyBook:
 
         def list_sets(direction: Direction, peer: Peer | None, port: PolicyPorts | None) -> Mapping[int, str]:
             found = self._peer_sets[self._choice(policy, direction, peer, port)]
-            return {number: set_name(found.said, number) for number in found.numbers}
+            lacking = {number for (number, _), row in found.rows.items() if row.name in self._unwritable}
+            return {number: set_name(found.said, number) for number in found.numbers if number not in lacking}
 
         row.content = policy_content(
             policy, self._namespace(policy.namespace), list_sets, self._families, fragments=self._fragments
