@@ -56,7 +56,7 @@ def sent(driver: PortDriver) -> int:
 
 
 def send(sender: FrontEnd) -> None:
-    """Send SENT frames; the switch has received them when this returns."""
+    """Send SENT frames; the switch receives and counts them soon after this returns."""
     pair = sender.pairs[0]
     for _ in range(SENT):
         wait_until(lambda: pair.send_frames([FRAME]), SECONDS, "room for a frame")
@@ -183,6 +183,7 @@ class TestManyPorts:
     def test_many_ports(self, switch: Switch, resident: PortDriver, sender: FrontEnd) -> None:
         """Among four hundred ports, the one with an application has its counters on the page under its pod's name."""
         send(sender)
+        wait_until(lambda: sent(resident) == SENT, SECONDS, "the frames counted")
         names = [f"many{number}" for number in range(MANY)]
         marks = [OURS, "external_ids:container-id=c0ffee", "external_ids:pod-name=another"]
         words = []
@@ -192,7 +193,7 @@ class TestManyPorts:
             words += ["--", "set", "Interface", name, f"type={CLIENT}", path, *marks]
         switch.vsctl(*words)
         wait_until(lambda: len(resident.read_counters(Deadline.after(SECONDS))) == MANY + 1, SECONDS, "all ports counted")
-        wait_until(lambda: sent(resident) == SENT, SECONDS, "the frames counted")
+        assert sent(resident) == SENT
         page = AgentMetrics(resident.list_ports, {}, lambda: resident.read_counters(Deadline.after(SECONDS))).render().decode()
         [line] = [line for line in page.splitlines() if line.startswith("userspace_cni_port_rx_packets_total{")]
         assert 'port="sender"' in line
