@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from tests.lab.ovn.central import SCHEMAS
 from tests.lab.ovn.started import Server, run_program
-from tests.lab.switch.switch import CTL_SECONDS, wait_until
+from tests.lab.switch.switch import CTL_SECONDS, listens, wait_until
 
 Kind = Literal["unix", "tcp", "ssl"]
 _ADDRESSES: Final = {"tcp": "127.0.0.1", "ssl": "127.0.0.2"}
@@ -69,7 +69,7 @@ class NorthboundDatabase(Server):
         files = (f"--unixctl={self._dir}/nb.ctl", f"--log-file={self._log}")
         argv = ["ovsdb-server", "--no-chdir", "-vconsole:off", "-vsyslog:off", *files, *remotes, *keys, f"{self._dir}/nb.db"]
         self._process = subprocess.Popen(argv)
-        wait_until(lambda: self.remote("ssl") and self.remote("tcp") and Path(f"{self._dir}/nb.sock").exists(), what="it listens")
+        wait_until(lambda: self.remote("ssl") and self.remote("tcp") and listens(f"{self._dir}/nb.sock"), what="it listens")
 
     @property
     def pid(self) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.lab.ovn.started import Server, run_program
-from tests.lab.switch.switch import CTL_SECONDS, wait_until
+from tests.lab.switch.switch import CTL_SECONDS, listens, wait_until
 
 _SCHEMA: Final = "/usr/share/openvswitch/vswitch.ovsschema"
 
@@ -24,7 +24,7 @@ class SwitchDatabase(Server):
         run_program("ovsdb-tool", "create", f"{self._dir}/switch.db", _SCHEMA)
         files = (f"--unixctl={self._dir}/switch.ctl", f"--remote=p{self.remote}", f"{self._dir}/switch.db")
         self._process = subprocess.Popen(["ovsdb-server", "--no-chdir", "-vconsole:off", "-vsyslog:off", *files])
-        wait_until(Path(self.remote.removeprefix("unix:")).exists, what="it listens")
+        wait_until(lambda: listens(self.remote.removeprefix("unix:")), what="it listens")
         self.vsctl("init")
 
     @property
