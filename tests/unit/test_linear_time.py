@@ -97,6 +97,12 @@ def reader(size: int) -> Callable[[Callable[[int], Read]], Callable[[int], Read]
     return kept
 
 
+SPARE = 100_000
+"""Objects of 128 bytes: 12 MiB of arenas."""
+ONE_OF = 1000
+"""How many of them there are for one that stays: an arena has 1 MiB."""
+
+
 def seconds(read: Read) -> float:
     """The processor time of one reading, even if the input is refused."""
     gc.collect()
@@ -801,15 +807,20 @@ def remarks_on_a_network(size: int) -> Read:
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    """No garbage collection during a measurement.
+    """No garbage collection during a measurement, and no memory from the kernel.
 
-    Existing objects are excluded from it for good, because later rounds would look at all that the tests' modules made.
+    Existing objects are excluded from it for good, because later rounds would look at all that the tests' modules made. Each
+    arena of Python's allocator keeps one object: else it goes back after each reading, and the larger input pays for new pages.
     """
     gc.collect()
+    spare = [bytes(100) for _ in range(SPARE)]
+    kept = spare[::ONE_OF]
+    del spare
     gc.freeze()
     gc.disable()
     yield
     gc.enable()
+    del kept
 
 
 @pytest.mark.usefixtures("uncollected")
