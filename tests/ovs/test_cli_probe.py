@@ -105,12 +105,11 @@ def test_what_people_see(bridges: tuple[str, str], spotless: Node) -> None:
 
 
 def test_on_a_terminal_of_80_columns(switch: Switch, spotless: Node) -> None:
-    """All columns are shown, however long the bridge's name is, and no line is folded."""
+    """All columns are shown, beyond its edge, too, however long the bridge's name is, and no row is folded."""
     switch.vsctl("add-br", "br-of-15-letter", "--", "set", "Bridge", "br-of-15-letter", NETDEV)
     lines = probe(spotless, COLUMNS="80").stdout.splitlines()
-    assert {"BRIDGE", "DATAPATH", "PORT", "FRAME", "RTT", "P50", "APPLICATIONS"} <= set(lines[0].split())
+    assert lines[0] == probe(spotless).stdout.splitlines()[0]
     assert len(lines) == 2
-    assert max(map(len, lines)) <= 80
 
 
 def test_a_probe_that_is_out_of_time(bridges: tuple[str, str], spotless: Node) -> None:

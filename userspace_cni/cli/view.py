@@ -1,8 +1,9 @@
 """How commands show things: tables, paths and JSON on stdout; notes and progress on stderr.
 
-On a terminal a table is made to fit; a pipe gets it whole, a line for each row and without colours. Text from outside (names of
-pods, errors of the switch) is never read as markup, and its control characters never reach a terminal. rich is loaded when
-something is shown: the agent and the plugin do not load it.
+A table has every column, and runs over a terminal's edge where it has to, as kubectl's: a name in it can always be copied. Prose
+is folded between words, never within one, and only on a terminal: a pipe gets a line for each row, without colours. Text from
+outside (names of pods, errors of the switch) is never read as markup, and its control characters never reach a terminal. rich is
+loaded when something is shown: the agent and the plugin do not load it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final
@@ -27,23 +28,25 @@ from userspace_cni.diagnosis import rendering
 from userspace_cni.pod.waiting import Waiting
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.table import Table
+    from rich.console import Console
     from rich.text import Text
 
 PATIENCE_S: Final = 1.0
 """Seconds after which progress is shown."""
 _NO_SCREENS: Final = ("dumb", "unknown")
 """Values of TERM."""
-_UNFOLDED: Final = 4096
+_UNFOLDED: Final = sys.maxsize
 """Columns of an output that is no terminal: nothing is folded there."""
+_PROSE_MIN: Final = 24
+"""Columns that the last column of a table needs to be folded; with less room it runs over the edge, too."""
+_WORD: Final = re.compile(r"(\S+)\s*")
+_GAP: Final = 2
+"""Blanks between two columns."""
 _INDENT: Final = 2
 _BAR_MAX: Final = 60
 _IGNORED_SHOWN: Final = 5
 _STYLES: Final = {"error": "red", "warning": "yellow"}
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
-_FILLING: Final = re.compile(r" +((?:\x1b\[[0-9;]*m)*)$")
-"""Blanks at the end of a line, and the sequences that end their colours."""
 _ASCII: Final = str.maketrans({"µ": "u", "→": "-", "↔": "="})
 """Replacements for the signs of bars and figures where only ASCII can be shown."""
 
@@ -65,18 +68,6 @@ class Bar:
     values: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column's heading. Where the terminal is too narrow, columns with the highest `rank` are left out first, 0 never.
-
-    `whole`: what is in it is folded last, as names that are to be copied.
-    """
-
-    heading: str
-    rank: int = 0
-    whole: bool = False
-
-
 def show_json(value: object) -> None:
     """Print it, in ASCII."""
     click.echo(json.dumps(value, indent=2))
@@ -89,17 +80,13 @@ def note(text: str) -> None:
 
 def say(*cells: Cell | str) -> None:
     """A line on stdout, folded on a terminal between words."""
-    from rich.text import Text
-
-    line = Text()
-    for cell in cells:
-        line.append_text(_text(cell))
-    _print(_console(), line)
+    console = _console()
+    _print(console, _folded(_joined(cells), _width(console)))
 
 
 def say_figures(figures: Sequence[tuple[str, str]]) -> None:
     """Names with their values, as many on a line as fit; none is folded."""
-    width, line = _console().width, [_blank(_INDENT)]
+    width, line = _width(_console()), [_blank(_INDENT)]
     for name, value in figures:
         taken = sum(len(each.text) for each in line)
         if len(line) > 1 and taken + 3 + len(name) + 1 + len(value) > width:
@@ -109,32 +96,24 @@ def say_figures(figures: Sequence[tuple[str, str]]) -> None:
     say(*line)
 
 
-def show_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]]) -> None:
-    """A table with headings and no lines."""
+def show_table(headings: Sequence[str], rows: Sequence[Sequence[Cell | str]]) -> None:
+    """A table with every column and no lines. On a terminal its last column is folded between words, if there is room for it."""
     console = _console()
-    left = list(range(len(columns)))
-    while True:
-        table = _table([columns[number] for number in left], [[row[number] for number in left] for row in rows])
-        ranked = [number for number in left if columns[number].rank]
-        if not ranked or _natural_width(console, table) <= console.width:
-            break
-        left.remove(max(ranked, key=lambda number: columns[number].rank))
-    _print(console, table)
+    cells = [[Cell(each, "bold") for each in headings], *rows]
+    _print(console, _laid_out(cells, _width(console), _PROSE_MIN))
+
+
+def note_left_out(headings: Sequence[str], option: str) -> None:
+    """A line on stderr, if that is a terminal: which columns a table has only with an option."""
+    if headings and is_screen():
+        note(f"not shown: {', '.join(headings)}; {option} shows them")
 
 
 def show_facts(facts: Sequence[tuple[str, Cell | str]]) -> None:
     """Names and values below each other; those without a value are left out."""
-    from rich.padding import Padding
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in facts:
-        text = _text(value)
-        if text.plain:
-            table.add_row(_text(Cell(name, "dim")), text)
-    _print(_console(), Padding(table, (0, 0, 0, _INDENT), expand=False))
+    console = _console()
+    cells = [("", Cell(name, "dim"), value) for name, value in facts if _text(value).plain]
+    _print(console, _laid_out(cells, _width(console)))
 
 
 def show_findings(findings: Sequence[Finding]) -> None:
@@ -156,39 +135,29 @@ def note_checked(what: str, findings: Sequence[Finding], ignored: Sequence[str])
 
 def show_path(stations: Sequence[tuple[str, Sequence[Cell | str]]]) -> None:
     """Stations below each other, joined by a line; each has a name and the lines about it."""
-    from rich.padding import Padding
-    from rich.table import Table
-
     joints = _joints()
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    cells: list[tuple[Cell | str, ...]] = []
     for number, (name, lines) in enumerate(stations):
         joint = joints["first"] if number == 0 else joints["last"] if number == len(stations) - 1 else joints["between"]
         for place, line in enumerate(lines):
-            follows = joints["line"] if number < len(stations) - 1 else " "
-            table.add_row(joint if place == 0 else follows, _text(Cell(name if place == 0 else "", "bold")), _text(line))
-    _print(_console(), Padding(table, (0, 0, 0, _INDENT), expand=False))
+            follows = joints["line"] if number < len(stations) - 1 else ""
+            cells.append(("", joint if place == 0 else follows, Cell(name if place == 0 else "", "bold"), line))
+    console = _console()
+    _print(console, _laid_out(cells, _width(console)))
 
 
 def show_bars(bars: Sequence[Bar]) -> None:
     """Bars below each other, as long as there is room for; a length above 0 always shows."""
-    from rich.padding import Padding
-    from rich.table import Table
-
     console = _console()
-    taken = max(len(bar.label) + sum(len(value) + 2 for value in bar.values) for bar in bars) + _INDENT + 2
-    width = max(8, min(_BAR_MAX, console.width - taken - 2))
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(no_wrap=True, width=width)
-    for _ in bars[0].values:
-        table.add_column(justify="right", no_wrap=True)
-    for bar in bars:
-        drawn = _text(Cell(_drawn(bar.length, width), "cyan"))
-        table.add_row(_text(make_printable(bar.label)), drawn, *(_text(Cell(value, "dim")) for value in bar.values))
-    _print(console, Padding(table, (0, 0, 0, _INDENT), expand=False))
+    labels = _right_aligned([make_printable(bar.label) for bar in bars])
+    values = [_right_aligned(column) for column in zip(*(bar.values for bar in bars), strict=True)]
+    taken = _INDENT + len(labels[0]) + _GAP + sum(len(column[0]) + _GAP for column in values)
+    width = max(8, min(_BAR_MAX, _width(console) - taken))
+    cells: list[tuple[Cell | str, ...]] = []
+    for number, (bar, label) in enumerate(zip(bars, labels, strict=True)):
+        drawn = Cell(_drawn(bar.length, width).ljust(width), "cyan")
+        cells.append(("", label, drawn, *(Cell(column[number], "dim") for column in values)))
+    _print(console, _laid_out(cells, _UNFOLDED))
 
 
 def make_printable(text: str) -> str:
@@ -285,29 +254,78 @@ def console_of(stream: IO[str], width: int | None = None) -> Console:
 def _console() -> Console:
     if not _is_unicode(sys.stdout) and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    console = console_of(sys.stdout)
-    if not console.is_terminal and not os.environ.get("COLUMNS"):
-        console = console_of(sys.stdout, _UNFOLDED)
-    return console
+    return console_of(sys.stdout)
 
 
-def _print(console: Console, what: RenderableType) -> None:
-    """Print it, without the blanks that fill a table's lines."""
-    with console.capture() as captured:
-        console.print(what)
-    sys.stdout.write("".join(_FILLING.sub(r"\1", line) + "\n" for line in captured.get().splitlines()))
-    sys.stdout.flush()
+def _width(console: Console) -> int:
+    return console.width if console.is_terminal or os.environ.get("COLUMNS") else _UNFOLDED
+
+
+def _print(console: Console, lines: Iterable[Text]) -> None:
+    """Print the lines as they are, without blanks at their ends."""
+    from rich.text import Text
+
+    whole = list(lines)
+    for line in whole:
+        line.rstrip()
+    if whole:
+        console.print(Text("\n").join(whole), soft_wrap=True)
+        sys.stdout.flush()
+
+
+def _laid_out(rows: Iterable[Sequence[Cell | str]], width: int, least: int = 0) -> list[Text]:
+    """The rows' cells below each other, each column as wide as its widest cell; the last one is folded between words.
+
+    With less room than `least` that is not folded either.
+    """
+    from rich.text import Text
+
+    texts = [[_text(cell) for cell in row] for row in rows]
+    widths = [max(text.cell_len for text in column) + _GAP for column in zip(*texts, strict=True)][:-1]
+    room = width - sum(widths)
+    lines = []
+    for *cells, last in texts:
+        line = Text()
+        for text, taken in zip(cells, widths, strict=True):
+            line.append_text(text).append(" " * (taken - text.cell_len))
+        first, *others = _folded(last, _UNFOLDED if room < least else max(room, _PROSE_MIN))
+        lines.append(line.append_text(first))
+        lines += [Text(" " * sum(widths)).append_text(each) for each in others]
+    return lines
+
+
+def _folded(text: Text, width: int) -> list[Text]:
+    """The text in lines of that width, which end between words: a longer word has a line of its own. Its indent is kept."""
+    from rich.cells import cell_len
+
+    if text.cell_len <= width:
+        return [text]
+    indent = len(text.plain) - len(text.plain.lstrip(" "))
+    breaks, taken = [], indent
+    for word in _WORD.finditer(text.plain, indent):
+        if taken > indent and taken + cell_len(word[1]) > width:
+            breaks.append(word.start())
+            taken = indent
+        taken += cell_len(word[0])
+    first, *others = text.divide(breaks)
+    for line in others:
+        line.pad_left(indent)
+    return [first, *others]
+
+
+def _joined(cells: Iterable[Cell | str]) -> Text:
+    from rich.text import Text
+
+    return Text().join([_text(cell) for cell in cells])
+
+
+def _right_aligned(values: Sequence[str]) -> list[str]:
+    longest = max(map(len, values))
+    return [value.rjust(longest) for value in values]
 
 
 def _blank(count: int) -> Cell:
     return Cell(" " * count)
-
-
-def _natural_width(console: Console, table: Table) -> int:
-    """Columns of the table if nothing in it is folded."""
-    from rich.measure import Measurement
-
-    return Measurement.get(console, console.options.update(width=_UNFOLDED, max_width=_UNFOLDED), table).maximum
 
 
 def _is_unicode(stream: IO[str]) -> bool:
@@ -326,17 +344,6 @@ def _joints() -> dict[str, str]:
     if _is_unicode(sys.stdout):
         return {"first": "╷", "between": "├", "last": "╰", "line": "│"}
     return {"first": "+", "between": "+", "last": "+", "line": "|"}
-
-
-def _table(columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column.heading, overflow="fold", no_wrap=column.whole)
-    for row in rows:
-        table.add_row(*map(_text, row))
-    return table
 
 
 def _text(cell: Cell | str) -> Text:

@@ -1,4 +1,4 @@
-"""How output is shown: complete in a pipe, fitting on a terminal, without control sequences from outside."""
+"""How output is shown: complete in a pipe and on a terminal of any width, without control sequences from outside."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from rich.table import Table
 
 from deploy import demo_node, demo_run
 from userspace_cni.cli import view
-from userspace_cni.cli.view import Cell, Column
+from userspace_cni.cli.view import Cell
 
 PROGRAM = """
 from userspace_cni.cli import view
-from userspace_cni.cli.view import Cell, Column
+from userspace_cni.cli.view import Cell
 with view.progress("looking") as tell:
     tell("at [something] 62:cd:b7:ab [/] :bell:")
-columns = [Column("POD"), Column("NETWORK", rank=1), Column("TYPE", rank=2), Column("STATE")]
+columns = ["POD", "NETWORK", "TYPE", "STATE"]
 view.show_table(columns, [["default/web", "blue", "dpdkvhostuserclient", Cell("ready", "green")]])
 view.show_path([("pod", ["default/web", "second line"]), ("bridge", ["br0"])])
 """
 
 
-def on_terminal(columns: int, **environ: str) -> str:
-    """What PROGRAM shows on a terminal of that many columns, stderr included."""
+def on_terminal(columns: int, program: str = PROGRAM) -> str:
+    """What a program shows on a terminal of that many columns, stderr included."""
     ours, theirs = pty.openpty()
     # COLUMNS, because the size of a terminal made here is 0
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns), "LC_ALL": "C.UTF-8", **environ}
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns), "LC_ALL": "C.UTF-8"}
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
     shown = b""
     with suppress(OSError):  # EIO: the other end is closed
@@ -76,14 +76,63 @@ def test_a_wide_terminal_gets_every_column() -> None:
     assert "\x1b[" in shown
 
 
-def test_a_narrow_terminal_leaves_out_what_matters_least() -> None:
-    """Columns are left out one by one, and none is folded while another can be left out."""
-    shown = on_terminal(40)
-    assert "TYPE" not in shown
-    assert "blue" in shown
-    narrower = on_terminal(24)
-    assert "blue" not in narrower
-    assert "default/web" in narrower
+HEADINGS = ("POD", "NETWORK", "PORT", "DETAILS")
+POD = "a-namespace-of-many-words/" + "web-" * 12 + "1"
+SENTENCE = (
+    "no application has connected to /var/lib/userspace-cni/shared/" + "0123456789abcdef" * 3 + "/net1.sock since it was made"
+)
+WIDTHS = (40, 80, 120)
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_a_table_keeps_its_columns_and_its_words(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However narrow the terminal is, each row is one line with every column, and each name is whole: it runs over the edge."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    rows = [[POD, "blue", "c0ffee012345-net1", "ready !"], ["default/b", "-", "-", "ready"]]
+    view.show_table(HEADINGS, rows)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [list(HEADINGS), *(" ".join(row).split() for row in rows)]
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_the_last_column_is_folded_between_words(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sentence at the end of a row goes on below itself: a line is longer than the terminal for a single word at most."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    view.show_table(("WHAT", "DETAILS"), [["port", SENTENCE]])
+    view.show_facts([("port", SENTENCE)])
+    view.show_path([("port", [SENTENCE])])
+    view.say("  ", SENTENCE)
+    heading, *lines = capsys.readouterr().out.splitlines()
+    words = [line.split() for line in lines]
+    assert [word for line in words for word in line if word not in ("port", "\u2570", "\u2577")] == SENTENCE.split() * 4
+    starts = [line.index(text) for text in ("no application",) for line in lines if text in line]
+    assert len(starts) == 4
+    assert {len(line) - len(line.lstrip()) for line in lines if not line.lstrip().startswith(("port", "no", "\u2577"))} <= set(
+        starts
+    )
+    assert [line for line in lines if len(line) > columns and len(line.split()) > 1] == []
+    assert heading.split() == ["WHAT", "DETAILS"]
+
+
+def test_a_last_column_without_room_runs_over_the_edge(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where hardly a word would fit beside the other columns nothing is folded."""
+    monkeypatch.setenv("COLUMNS", "40")
+    view.show_table(HEADINGS, [[POD, "blue", "net1", SENTENCE]])
+    assert capsys.readouterr().out.splitlines()[1].endswith(SENTENCE)
+
+
+def test_columns_of_another_option_are_named() -> None:
+    """A terminal is told which columns an option adds; a pipe is not, nor is anything said where none is missing."""
+    program = "from userspace_cni.cli import view; view.note_left_out(['VLAN', 'AGE'], '-o wide'); view.note_left_out([], '-o x')"
+    assert on_terminal(80, program).splitlines() == ["not shown: VLAN, AGE; -o wide shows them"]
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")
 
 
 def test_a_pipe_gets_long_progress() -> None:
@@ -129,7 +178,7 @@ def test_addresses_and_names_are_what_they_are(text: str, capsys: pytest.Capture
     """`:cd:` in a MAC address is no emoji, and brackets in a name are no markup, whatever shows it."""
     view.say(Cell(text, "bold"), text)
     view.show_facts([("MAC", text)])
-    view.show_table([Column("MAC"), Column(text)], [[text, Cell(text, "green")]])
+    view.show_table(["MAC", text], [[text, Cell(text, "green")]])
     view.show_path([(text, [text]), ("bridge", [text])])
     view.say_figures([(text, text)])
     view.show_bars([view.Bar(text, 0.5, (text,))])
@@ -157,7 +206,7 @@ def test_addresses_in_the_demo(text: str) -> None:
 def test_text_from_outside_is_only_text(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Control characters and undecodable bytes are escaped, and markup is printed as it is."""
     view.say(Cell(text))
-    view.show_table([Column("A")], [[text]])
+    view.show_table(["A"], [[text]])
     view.note(text)
     shown = capsys.readouterr()
     for line in [*shown.out.splitlines(), *shown.err.splitlines()]:

@@ -31,7 +31,7 @@ from userspace_cni.cli.site import (
     open_site,
     patient,
 )
-from userspace_cni.cli.view import Cell, Column
+from userspace_cni.cli.view import Cell
 from userspace_cni.consumers.kubevirt.drifts import DirectoryAccess
 from userspace_cni.consumers.kubevirt.guests import (
     Guest,
@@ -50,16 +50,7 @@ from userspace_cni.diagnosis.rendering import OF_TRAPS, as_json, counts_text
 from userspace_cni.fastpath.memory import hugepages
 from userspace_cni.pod.quantity import amount
 
-_COLUMNS: Final = (
-    Column("VM"),
-    Column("IFNAME"),
-    Column("NETWORK", rank=2),
-    Column("BRIDGE", rank=1),
-    Column("PORT", rank=3),
-    Column("LINK", rank=4),
-    Column("VHOST"),
-    Column("VERDICT"),
-)
+_COLUMNS: Final = ("VM", "IFNAME", "NETWORK", "BRIDGE", "PORT", "LINK", "VHOST", "VERDICT")
 _STYLES: Final = {"good": "green", "note": "green", "unknown": "yellow", "warning": "yellow", "error": "red"}
 _SETTINGS: Final = ("post-copy", "iommu")
 """Traps of the switch's settings, which are reported whether a VM needs these or not."""

@@ -13,7 +13,7 @@ from userspace_cni.cli.exit_codes import FOUND, INTERRUPTED, UNREACHABLE
 from userspace_cni.cli.measure.between import MAKING
 from userspace_cni.cli.measure.seconds import SecondsRange
 from userspace_cni.cli.site import NodeCommand, open_site
-from userspace_cni.cli.view import Cell, Column
+from userspace_cni.cli.view import Cell
 from userspace_cni.probe import histogram
 from userspace_cni.probe.bridge_probe import COUNT, TIMEOUT_S, ProbeOptions, Stage, Verdict, probe
 
@@ -22,19 +22,18 @@ if TYPE_CHECKING:
     from userspace_cni.switch.ovsdb.bridges import Bridge
 
 _COLUMNS: Final = (
-    Column("BRIDGE"),
-    Column("DATAPATH"),
-    Column("PORT", rank=1),
-    Column("SOCKET", rank=4),
-    Column("NEGOTIATION", rank=5),
-    Column("FRAME", rank=3),
-    Column("RTT MIN", rank=7),
-    Column("RTT P50"),
-    Column("FRAMES", rank=6),
-    Column("APPLICATIONS", rank=2),
-    Column("TIME", rank=8),
+    "BRIDGE",
+    "DATAPATH",
+    "PORT",
+    "SOCKET",
+    "NEGOTIATION",
+    "FRAME",
+    "RTT MIN",
+    "RTT P50",
+    "FRAMES",
+    "APPLICATIONS",
+    "TIME",
 )
-"""On 80 columns there is room for PORT, which costs most, and for APPLICATIONS, whatever the bridge's name is."""
 _STYLES: Final = {"forwards": "green", "dead": "red", "unknown": "yellow"}
 
 

@@ -19,14 +19,14 @@ from userspace_cni.cli import view
 from userspace_cni.cli.agent_client import AgentClient, NoAgent
 from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.site import NodeCommand, Site, open_site
-from userspace_cni.cli.view import Cell, Column
+from userspace_cni.cli.view import Cell
 from userspace_cni.network.concerns import GatewayLook, look_at, sentence
 from userspace_cni.network.network_service import describe_spec, mirror_problems
 from userspace_cni.network.node_annotations import SCOPE
 from userspace_cni.network.spec_list import ANNOTATIONS, GATEWAY, TRANSLATION
 from userspace_cni.network.spec_sources import SpecSources
 
-_COLUMNS: Final = (Column("SPEC"), Column("NAME"), Column("SOURCE", rank=1), Column("STATE"), Column("DETAILS"))
+_COLUMNS: Final = ("SPEC", "NAME", "SOURCE", "STATE", "DETAILS")
 
 
 @click.command("network", cls=NodeCommand)

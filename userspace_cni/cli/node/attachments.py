@@ -18,27 +18,16 @@ from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.node import limit_words
 from userspace_cni.cli.site import NodeCommand, Site, open_site
-from userspace_cni.cli.view import Cell, Column
+from userspace_cni.cli.view import Cell
 
 _QUARANTINED_MAX: Final = 5
 _QUARANTINED_BYTES: Final = 1 << 20
 _GOOD: Final = frozenset({"ready", "up", "connected"})
 _INSTALLED: Final = {True: ("installed", "green"), False: ("not installed", "red"), None: ("unknown", "dim")}
 _BAD: Final = frozenset({"down", "pending", "applying", "deleting", "dead", "silent"})
-_COLUMNS: Final = (
-    Column("POD"),
-    Column("IFNAME"),
-    Column("NETWORK", rank=1),
-    Column("BRIDGE"),
-    Column("PORT", rank=2),
-    Column("TYPE", rank=3),
-    Column("LINK"),
-    Column("VHOST"),
-    Column("STATE"),
-)
-_WIDE: Final = (*_COLUMNS[:6], Column("VLAN"), Column("MAC"), Column("ADDRESSES"), Column("LIMITS"), *_COLUMNS[6:], Column("AGE"))
-"""120 columns have room for these without TYPE and PORT, which `show` has."""
-_LOGICAL: Final = Column("LOGICAL", rank=2)
+_COLUMNS: Final = ("POD", "IFNAME", "NETWORK", "BRIDGE", "PORT", "TYPE", "LINK", "VHOST", "STATE")
+_WIDE: Final = (*_COLUMNS[:6], "VLAN", "MAC", "ADDRESSES", "LIMITS", *_COLUMNS[6:], "AGE")
+_LOGICAL: Final = "LOGICAL"
 """Only where an attachment is a logical port of OVN."""
 
 
@@ -84,6 +73,7 @@ def list_command(ctx: click.Context, names: tuple[str, ...], network: str | None
         for each in described:
             for problem in each["problems"]:
                 view.say(Cell(each["name"], "bold red"), ": ", problem)
+        view.note_left_out([each for each in _WIDE if each not in columns], "-o wide")
     _exit_by(described, ctx)
 
 

@@ -14,11 +14,11 @@ from userspace_cni.base.findings import Finding
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
 from userspace_cni.cli.site import NodeCommand, Site, attachment_limit, look_at_silence, open_site
-from userspace_cni.cli.view import Cell, Column
+from userspace_cni.cli.view import Cell
 from userspace_cni.diagnosis.attachment_findings import check_one, findings_of, whose
 from userspace_cni.diagnosis.rendering import OF_DRIFTS, as_json
 
-_COLUMNS: Final = (Column("ATTACHMENT"), Column("STEP", rank=1), Column("WHAT"), Column("EXPECTED"), Column("FOUND"))
+_COLUMNS: Final = ("ATTACHMENT", "STEP", "WHAT", "EXPECTED", "FOUND")
 
 
 @click.command("check", cls=NodeCommand)

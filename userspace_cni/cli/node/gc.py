@@ -27,7 +27,7 @@ from userspace_cni.cli import view
 from userspace_cni.cli.agent_client import NoAgent
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
 from userspace_cni.cli.site import NodeCommand, Site, open_site
-from userspace_cni.cli.view import Cell, Column
+from userspace_cni.cli.view import Cell
 from userspace_cni.cni.request import read_environment, read_network
 
 _WHY: Final[Mapping[str, str]] = {
@@ -43,7 +43,7 @@ _UNFINISHED: Final[Mapping[str, str]] = {
     "applying": "ADD died before it was answered",
     "deleting": "DEL began and has not ended",
 }
-_COLUMNS: Final = (Column("ATTACHMENT"), Column("NETWORK", rank=1), Column("PORT", rank=2), Column("WHY"), Column("WHAT"))
+_COLUMNS: Final = ("ATTACHMENT", "NETWORK", "PORT", "WHY", "WHAT")
 
 
 NOTHING: Final[Mapping[str, int]] = {}

@@ -20,13 +20,13 @@ from userspace_cni.cli.agent_client import NoAgent, SlowAgent
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
 from userspace_cni.cli.node.installed import DirectoryName, directories, plugins
 from userspace_cni.cli.site import SWITCH_S, NodeCommand, Site, open_site, patient
-from userspace_cni.cli.view import Cell, Column
+from userspace_cni.cli.view import Cell
 from userspace_cni.diagnosis.node_status import findings_of
 from userspace_cni.diagnosis.rendering import in_words
 from userspace_cni.fastpath.memory import hugepages
 from userspace_cni.node.surroundings import unwritable
 
-_COLUMNS: Final = (Column("WHAT"), Column("STATE"), Column("DETAILS"))
+_COLUMNS: Final = ("WHAT", "STATE", "DETAILS")
 _STATES: Final[Mapping[Severity, Cell]] = {
     "good": Cell("ok", "green"),
     "error": Cell("finding", "red"),

@@ -14,7 +14,6 @@ from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.ovn.opened_databases import give_time, open_databases, read_addresses
 from userspace_cni.cli.site import NodeCommand, Site
-from userspace_cni.cli.view import Column
 from userspace_cni.diagnosis import rendering
 from userspace_cni.ovn.databases import OvnDatabases
 from userspace_cni.ovn.gateways.gateway_notes import AskedGateway
@@ -29,9 +28,9 @@ from userspace_cni.ovn.services.service_check import (
 )
 
 _KEYS: Final = {each: each for each in ("name", "severity", "subject", "message", "remedy", "why")}
-_NODES: Final = (Column("NODE", whole=True), Column("SUBNETS"), Column("PORTS"), Column("UP"))
-_GATEWAYS: Final = (Column("GATEWAY", whole=True), Column("CHASSIS"), Column("ADDRESSES"), Column("NEXT HOPS"), Column("SNAT"))
-_CHASSIS: Final = (Column("CHASSIS", whole=True), Column("HOSTNAME"), Column("TUNNELS"), Column("PORTS"))
+_NODES: Final = ("NODE", "SUBNETS", "PORTS", "UP")
+_GATEWAYS: Final = ("GATEWAY", "CHASSIS", "ADDRESSES", "NEXT HOPS", "SNAT")
+_CHASSIS: Final = ("CHASSIS", "HOSTNAME", "TUNNELS", "PORTS")
 
 
 @click.command("status", cls=NodeCommand)

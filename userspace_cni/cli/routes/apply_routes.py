@@ -22,12 +22,12 @@ from userspace_cni.cli.manifest_files import Unreadable, name_of, read_text
 from userspace_cni.cli.routes import route_faults
 from userspace_cni.cli.routes.asking import OFF
 from userspace_cni.cli.site import CommandRefused, NodeCommand, Site, open_site
-from userspace_cni.cli.view import Cell, Column
+from userspace_cni.cli.view import Cell
 from userspace_cni.routes.inspection import apply_object
 from userspace_cni.routes.resource import RouteObject, without_services
 from userspace_cni.routes.route_files import Faults, faults_in, has_objects, objects_in, parse, route_name, routes_in
 
-_COLUMNS: Final = (Column("ROUTE", whole=True), Column("STATE", whole=True), Column("DETAILS"))
+_COLUMNS: Final = ("ROUTE", "STATE", "DETAILS")
 _STYLES: Final = {"failed": "red", "refused": "red", "unchanged": "dim"}
 _WOULD: Final = ("created", "changed", "written")
 _OWNED: Final = "others, such as kubectl, own these fields (409): --force takes them over"

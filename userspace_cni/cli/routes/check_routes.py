@@ -15,11 +15,11 @@ from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.routes.asking import inspector, is_kept, pod_name, require_on, tell_problems
 from userspace_cni.cli.site import CommandRefused, NodeCommand, open_site
-from userspace_cni.cli.view import Cell, Column
+from userspace_cni.cli.view import Cell
 from userspace_cni.routes.explanation import ROUTE_MISSING, ROUTE_TOO_MANY
 from userspace_cni.routes.inspection import POD_UNKNOWN, Inspection, PodExplanation, describe_pods
 
-_COLUMNS: Final = (Column("POD", whole=True), Column("STATE", whole=True), Column("ROUTE", rank=1), Column("DETAILS"))
+_COLUMNS: Final = ("POD", "STATE", "ROUTE", "DETAILS")
 _STATES: Final[Mapping[str, Cell]] = {
     POD_UNKNOWN: Cell("unknown", "red"),
     ROUTE_MISSING: Cell("missing", "red"),

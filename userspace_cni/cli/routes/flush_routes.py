@@ -12,10 +12,10 @@ from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.routes.asking import inspector, is_kept, pod_name, tell_problems
 from userspace_cni.cli.site import CommandRefused, NodeCommand, open_site
-from userspace_cni.cli.view import Cell, Column
+from userspace_cni.cli.view import Cell
 from userspace_cni.routes.inspection import Holding
 
-_COLUMNS: Final = (Column("POD", whole=True), Column("STATE", whole=True), Column("DETAILS"))
+_COLUMNS: Final = ("POD", "STATE", "DETAILS")
 _SHOWN_MAX: Final = 20
 """So many routes are named one by one; --json has all."""
 

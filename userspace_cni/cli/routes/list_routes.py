@@ -11,19 +11,14 @@ from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.routes.asking import ask, pod_name, tell_problems
 from userspace_cni.cli.site import CommandRefused, NodeCommand, open_site
-from userspace_cni.cli.view import Cell, Column
+from userspace_cni.cli.view import Cell
 from userspace_cni.routes.cluster_facts import title_of
 from userspace_cni.routes.places import is_called
 
 _COUNTED: Final = ("matched", "applied", "skipped", "failed")
-_ROUTES: Final = (
-    Column("ROUTE", whole=True),
-    Column("STATE", whole=True),
-    *(Column(each, whole=True) for each in ("PODS", "APPLIED", "SKIPPED", "FAILED")),
-    Column("DETAILS"),
-)
-_PODS: Final = (Column("POD", whole=True), Column("STATE", whole=True), Column("ROUTES"), Column("DETAILS"))
-_EACH: Final = (Column("POD", whole=True), Column("STATE", whole=True), Column("ROUTE", rank=1), Column("DETAILS"))
+_ROUTES: Final = ("ROUTE", "STATE", "PODS", "APPLIED", "SKIPPED", "FAILED", "DETAILS")
+_PODS: Final = ("POD", "STATE", "ROUTES", "DETAILS")
+_EACH: Final = ("POD", "STATE", "ROUTE", "DETAILS")
 _TOLD: Final = (("skipped", "yellow"), ("refused", "red"), ("conflicts", "yellow"))
 _REASONS_MAX: Final = 5
 """Of one Route or pod in a table of many: --json has all."""
