@@ -37,6 +37,9 @@ MARKED: Final = "cni.dev/"
 
 _LISTED: Final = "mirrors"
 _BLOCKS: Final = ("bandwidth", "netem", "ovn", _LISTED)
+_OF_ADDRESSES: Final = frozenset(key.name.lower() for key in TABLE if not key.place and "ipam.type" in key.beside)
+"""Keys at the top that concern the addresses of `ipam`: their author may have written them there, where an IPAM plugin that does
+not know them passes over them."""
 _LEFT_OUT: Final[Mapping[str, str]] = {part: f"host.{part}" for part in _PARTS}
 """Blocks of `host` that are also compared at the top: their author may have forgotten `host`."""
 _OTHERS: Final = (
@@ -118,8 +121,9 @@ def args_cni(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 def check(raw: Mapping[str, Any], warn: Callable[[str], object]) -> None:
     """Raise Misspelt for the first misspelt key; call `warn` for the first few other unknown ones."""
     objects = [(place, unknown) for place, held in _objects(raw) if (unknown := _unknown(place, held))]
+    objects += [("ipam", found) for _, held in _held(raw, ("ipam",)) if (found := _of_addresses(held))]
     for place, unknown in objects:
-        for key in unknown[:_LOOKED_AT]:
+        for key in unknown[:_LOOKED_AT] if place in PLACES else ():
             if meant := guess_key(place, key) or ("" if place else _written(key)):
                 raise Misspelt(place, key, meant)
     first = [(place, key) for place, unknown in objects for key in unknown[:_WARNED_OF]][:_WARNED_OF]
@@ -194,6 +198,11 @@ def _unknown(place: str, held: Mapping[str, Any]) -> list[str]:
     return sorted(key for key in held if key not in STANDARD and fold_case(key) not in ours and not key.startswith(MARKED))
 
 
+def _of_addresses(ipam: Mapping[str, Any]) -> list[str]:
+    """The keys of an `ipam` that are ours, and belong beside it; the IPAM plugin judges the others."""
+    return sorted(key for key in ipam if fold_case(key) in _OF_ADDRESSES)
+
+
 def _elsewhere(place: str, key: str) -> str:
     """The rest of the warning where the key is known in another spelling, at another place or in other programs; else ""."""
     name = fold_case(key)
@@ -201,5 +210,7 @@ def _elsewhere(place: str, key: str) -> str:
         return f": {_INSTEAD[name]}"
     if not place and (standard := next((each for each in STANDARD if each.lower() == name), "")):
         return f": the CNI specification writes '{standard}'"
+    if place and (known := next((each for each in PLACES[""] if each.lower() == name), "")):
+        return f" here: '{known}' belongs at the top of the network"
     places = [path_of(other, known) for other, keys in PLACES.items() if other for known in keys if known.lower() == name]
-    return f" here; there is '{places[0]}'" if places else ""
+    return f" here: write it as '{places[0]}'" if places else ""

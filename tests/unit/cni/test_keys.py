@@ -158,7 +158,24 @@ def test_a_key_at_another_place_is_named_with_its_place() -> None:
     """
     assert told({"bridge": {}, "Capabilities": {}}) == [
         "key 'Capabilities' is unknown and ignored: the CNI specification writes 'capabilities'",
-        "key 'bridge' is unknown and ignored here; there is 'host.bridge'",
+        "key 'bridge' is unknown and ignored here: write it as 'host.bridge'",
+    ]
+
+
+@given(st.sampled_from([place for place in keys.PLACES if place]), st.sampled_from([*keys.TOP, *keys.STANDARD]))
+def test_a_key_of_the_top_in_an_object_is_told_where_it_belongs(place: str, key: str) -> None:
+    """Whichever object of ours it is written into, unless that object has a key of this name, too."""
+    assume(key not in keys.PLACES[place] and key.lower() not in keys._INSTEAD)
+    [warning] = told(within(place, {key: None}))
+    assert warning == f"key '{place}.{key}' is unknown and ignored here: '{key}' belongs at the top of the network"
+
+
+def test_a_check_of_addresses_is_not_a_key_of_the_ipam_plugin() -> None:
+    """Our keys about the addresses are told where they belong when they stand in `ipam`; its own keys are the IPAM plugin's."""
+    ipam = {"type": "x", "subnet": "10.0.0.0/8", "routes": [], "kubeconfig": "/x", "DuplicateCheck": True, "gatewaycheck": True}
+    assert told({"ipam": ipam}) == [
+        "key 'ipam.DuplicateCheck' is unknown and ignored here: 'duplicateCheck' belongs at the top of the network",
+        "key 'ipam.gatewaycheck' is unknown and ignored here: 'gatewayCheck' belongs at the top of the network",
     ]
 
 
