@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +89,30 @@ def test_what_the_agent_keeps_is_listed(front: Front) -> None:
     [pod] = front.json("list")["pods"]
     assert [each["dst"] for each in pod["wanted"]] == ["172.16.0.0/16"]
     assert front.run("routes", "list", "--pod", "default/none")[0] == 1
+
+
+def test_a_route_that_was_replaced_is_not_said_to_be_there(front: Front) -> None:
+    """Removed, or another one in its place: the list says so at once, however long ago the agent looked; nothing is repaired."""
+    front.asks({"route": "172.16.0.0/16", "dev": "eth1", "via": "10.2.0.1"}, {"route": "172.17.0.0/16", "dev": "eth1"})
+    front.live.start()
+    front.wait("172.16.0.0/16 10.2.0.1 eth1", "172.17.0.0/16 - eth1")
+    front.pod.ip("route", "replace", "172.16.0.0/16", "via", "10.1.0.1", "dev", "eth0")
+    front.pod.ip("route", "prepend", "172.17.0.0/16", "dev", "eth0")
+    code, out, err = front.run("routes", "list", "--pod", POD)
+    assert (code, "routes are missing in 1 pod" in err) == (0, True)
+    states = {line.split()[3]: line.split(None, 2) for line in out.splitlines() if line.startswith(POD)}
+    assert {dst: line[1] for dst, line in states.items()} == {"172.16.0.0/16": "missing", "172.17.0.0/16": "behind"}
+    assert "another program's 172.16.0.0/16 via 10.1.0.1 dev eth0 is in its place" in out
+    [pod] = front.json("list")["pods"]
+    assert {each["dst"]: (each["now"], each["instead"]) for each in pod["wanted"]} == {
+        "172.16.0.0/16": ("missing", "172.16.0.0/16 via 10.1.0.1 dev eth0"),
+        "172.17.0.0/16": ("behind", "172.17.0.0/16 dev eth0"),
+    }
+    assert front.routes() == ["172.17.0.0/16 - eth1"]
+    front.pod.ip("route", "delete", "172.16.0.0/16")
+    os.kill(front.live.pid, signal.SIGHUP)
+    front.wait("172.16.0.0/16 10.2.0.1 eth1", "172.17.0.0/16 - eth1")
+    assert [each["now"] for each in front.json("list")["pods"][0]["wanted"]] == ["there", "there"]
 
 
 def test_without_an_agent_and_switched_off(front: Front) -> None:

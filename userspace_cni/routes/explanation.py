@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from userspace_cni.base.findings import Finding
 from userspace_cni.base.routing import Address, DesiredRoute, Inside, Network, PodRoute, Rank
@@ -28,6 +28,18 @@ class PacketWay(NamedTuple):
 
     def __str__(self) -> str:
         return str(PodRoute(self.dst, self.via, self.dev, 0, 0))
+
+
+Presence = Literal["there", "behind", "missing"]
+"""there: the route is in force; behind: another program's comes before it; missing: the namespace does not have it."""
+
+
+@dataclass(frozen=True)
+class SeenRoute:
+    """Whether a namespace has a route now. `instead`: another program's, of the same destination and metric, that is in force."""
+
+    presence: Presence
+    instead: PodRoute | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +126,15 @@ def drift(resolved: ResolvedRoutes, inside: Inside, protocol: int = PROTOCOL) ->
         tuple(each for each in ours if each.key not in wanted),
         tuple(each for each in others if each.rank[:3] in destinations and each not in in_front),
     )
+
+
+def find_route(wanted: DesiredRoute, inside: Inside, protocol: int = PROTOCOL) -> SeenRoute:
+    """Whether the namespace has the route, as `drift` judges it."""
+    same = [each for each in inside.routes if each.rank == wanted.rank]
+    has_it = [each.is_of((protocol,)) and each.key == wanted.key for each in same]
+    if any(has_it[:1]):
+        return SeenRoute("there")
+    return SeenRoute("behind" if any(has_it) else "missing", same[0] if same else None)
 
 
 def _way(target: Network, routes: Sequence[tuple[PodRoute, bool]]) -> PacketWay | None:

@@ -17,10 +17,11 @@ from userspace_cni.base.routing import Address, DesiredRoute, Inside, Network, P
 from userspace_cni.host.netlink.netns import open_pod_netns
 from userspace_cni.host.pod_net.pod_routes import KernelWay, PodNamespace, PodRoutes, RoutePass
 from userspace_cni.linux import paths
-from userspace_cni.routes.explanation import Explanation, RouteDrift, drift, explain
+from userspace_cni.routes.explanation import Explanation, RouteDrift, drift, explain, find_route
 from userspace_cni.routes.known import KnownCluster
 from userspace_cni.routes.passes import VisitedSandbox
 from userspace_cni.routes.places import LocatedSandbox, Source
+from userspace_cni.routes.reports import read_wanted
 from userspace_cni.routes.resolving import ResolvedRoutes
 from userspace_cni.routes.routes_service import compose, kernel_of, read_kept, read_routes_file, with_ranges
 
@@ -314,6 +315,24 @@ def _stored(thing: Mapping[str, Any]) -> dict[str, Any]:
     """What a write of the object would change: a dry run has no version of its own."""
     metadata = {key: each for key, each in (thing.get("metadata") or {}).items() if key != "resourceVersion"}
     return {**thing, "metadata": metadata}
+
+
+def see_routes(here: Installation, pods: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The pods as the agent tells of them (`reports.describe`), each with what its namespace has now: of each route that it is to
+    have whether it is there (`now`, a Presence; `instead`), and why it cannot be looked at (`unseen`), else ""."""
+    kernel = kernel_of(here, KnownCluster())
+    for pod in pods:
+        wanted, unseen = [dict(each) for each in pod["wanted"]], ""
+        try:
+            inside = kernel.look(PodNamespace(pod["sandbox"], pod["netns"])) if wanted else Inside()
+        except ContainerGone:
+            unseen = "its network namespace has gone"
+        except UserspaceError as error:
+            unseen = str(error)
+        for each in wanted:
+            seen = None if unseen else find_route(read_wanted(each), inside, kernel.protocol)
+            each |= {"now": seen.presence if seen else "", "instead": str(seen.instead or "") if seen else ""}
+        yield {**pod, "wanted": wanted, "unseen": unseen}
 
 
 def describe_pods(drifts: Sequence[InspectedPod]) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from ipaddress import ip_address, ip_network
 from typing import Any, Final, NamedTuple
 
 from userspace_cni.base.routing import DesiredRoute, Network
@@ -161,8 +162,17 @@ def _wanted(wanted: DesiredRoute) -> dict[str, Any]:
     return {"dst": format_destination(wanted.dst), "dev": wanted.dev, "via": str(wanted.via or ""), "metric": wanted.metric}
 
 
+def read_wanted(told: Mapping[str, Any]) -> DesiredRoute:
+    """A route that a pod is to have, from the JSON values of `describe`."""
+    dst = _DEFAULTS.get(told["dst"]) or ip_network(told["dst"])
+    return DesiredRoute(dst, told["dev"], ip_address(told["via"]) if told["via"] else None, told["metric"])
+
+
 def format_destination(dst: Network) -> str:
     return str(dst) if dst.prefixlen else f"default ({'IPv4' if dst.version == 4 else 'IPv6'})"
+
+
+_DEFAULTS: Final[Mapping[str, Network]] = {format_destination(each): each for each in map(ip_network, ("0.0.0.0/0", "::/0"))}
 
 
 def _texts(told: Iterable[RouteRemark]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ ROUTE = {
     "told": [],
     "pods": {"matched": 2, "applied": 1, "skipped": 1, "failed": 0},
 }
-POD = {
+POD: dict[str, Any] = {
     "namespace": "default",
     "name": "web-0",
     "uid": "u",
@@ -70,8 +70,22 @@ def run(tmp_path: Path) -> Run:
     return command
 
 
-def says(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
-    """The agent's answer, or the error with which it cannot be reached."""
+def says(monkeypatch: pytest.MonkeyPatch, answer: Any, now: Mapping[str, tuple[str, str]] | None = None) -> None:
+    """The agent's answer, or the error with which it cannot be reached.
+
+    `now`: of destinations, what a look into a pod shows and what is there instead; others are there, but in pods with a problem.
+    """
+
+    def see(_: object, pods: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+        for pod in pods:
+            looked = ("", "") if pod["problem"] else ("there", "")
+            found = [(now or {}).get(each["dst"], looked) for each in pod["wanted"]]
+            wanted = [
+                {**each, "now": is_now, "instead": other} for each, (is_now, other) in zip(pod["wanted"], found, strict=True)
+            ]
+            yield {**pod, "wanted": wanted, "unseen": pod["problem"]}
+
+    monkeypatch.setattr("userspace_cni.cli.routes.list_routes.see_routes", see)
 
     def routes(_: AgentClient, *, look: bool = False) -> Any:
         assert not look
@@ -88,7 +102,7 @@ def cells(result: Result) -> list[list[str]]:
 
 def test_routes_and_pods_are_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each route wanted or reported of a pod is a line with its owner; what the agent cannot read is on stderr."""
-    says(monkeypatch, TOLD)
+    says(monkeypatch, TOLD, {"10.9.0.0/16": ("missing", "")})
     result = run("routes", "list", "--pod", "default/web-0")
     assert result.exit_code == 0
     assert cells(result) == [
@@ -101,6 +115,29 @@ def test_routes_and_pods_are_shown(run: Run, monkeypatch: pytest.MonkeyPatch) ->
         ["default/web-0", "conflict", "other", "spec.route[0]: Route 'low-latency' has it"],
     ]
     assert result.stderr.splitlines() == ["api: it is away", "1 file of the runtime's cache could not be used"]
+
+
+def test_a_route_that_went_since_the_agent_looked(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is missing, or behind another program's, which is named; its Route is good in part, and the pod comes first."""
+    whole = {**POD, "refused": [], "skipped": [], "conflicts": []}
+    says(
+        monkeypatch,
+        {**TOLD, "pods": [{**whole, "name": "web-1", "wanted": whole["wanted"][:1]}, whole]},
+        {"10.9.0.0/16": ("behind", "10.9.0.0/16 via 10.2.0.9 dev eth1")},
+    )
+    result = run("routes", "list")
+    missing = "routes are missing in 1 pod: the agent looks at each pod every 10 minutes, and at all of them on SIGHUP"
+    assert missing in result.stderr.splitlines()
+    lines = cells(result)
+    assert lines[1] == ["low-latency", "in part", "2", "1", "1", "0", "missing in 1 pod"]
+    text = "10.9.0.0/16 dev eth1 (on-link); another program's 10.9.0.0/16 via 10.2.0.9 dev eth1 comes before it"
+    assert lines[3:] == [
+        ["default/web-0", "missing", "1 there, 1 behind", text],
+        ["default/web-1", "applied", "1 there"],
+    ]
+    says(monkeypatch, {**TOLD, "pods": [whole]}, {"10.9.0.0/16": ("missing", "10.9.0.0/16 dev eth0")})
+    text = "10.9.0.0/16 dev eth1 (on-link); another program's 10.9.0.0/16 dev eth0 is in its place"
+    assert cells(run("routes", "list", "--all"))[-1] == ["default/web-0", "missing", "low-latency", text]
 
 
 def test_a_container_without_a_name_is_called_by_its_id(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,13 +189,16 @@ def test_many_pods_are_a_line_each(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     pods: list[dict[str, Any]] = [{**good, "name": f"web-{number}"} for number in range(108)]
     pods += [{**good, "name": "none", "routes": [], "wanted": []}, {**good, "name": "host", "host_network": True}]
     pods.append({**good, "name": "less", "state": "skipped", "wanted": [], "skipped": ["low-latency: no device eth1"] * 3})
-    pods.append({**good, "name": "worse", "state": "failed", "refused": [f"10.{n}.0.0/16 dev eth1: Invalid" for n in (3, 4)]})
-    says(monkeypatch, {**TOLD, "pods": pods, "problems": {}, "unreadable": 0})
+    refused = [f"10.2{n}.0.0/16 dev eth1: Invalid" for n in (3, 4)]
+    others = [{**each, "dst": f"10.2{n}.0.0/16"} for n, each in enumerate(wanted)]
+    pods.append({**good, "name": "worse", "state": "failed", "refused": refused, "wanted": others})
+    told = {**TOLD, "pods": pods, "problems": {}, "unreadable": 0}
+    says(monkeypatch, told, {f"10.2{n}.0.0/16": ("missing", "") for n in (3, 4)})
     result = run("routes", "list")
     lines = cells(result)[2:]
     assert lines[:2] == [
         ["POD", "STATE", "ROUTES", "DETAILS"],
-        ["default/worse", "failed", "8 there, 2 refused", "10.3.0.0/16 dev eth1: Invalid (and 1 more)"],
+        ["default/worse", "failed", "8 there, 2 refused", "10.23.0.0/16 dev eth1: Invalid (and 1 more)"],
     ]
     assert lines[2] == ["default/web-0", "applied", "10 there"]
     assert lines[-2:] == [

@@ -1,7 +1,12 @@
-"""`routes list`: what the agent keeps in pods, for which Route, and what it leaves out and why."""
+"""`routes list`: what the agent keeps in pods, for which Route, and what it leaves out and why; and which routes are there now.
+
+The agent tells of its last look at each pod, which may be minutes old, so the command looks into the pods itself. It changes
+nothing there.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -13,6 +18,8 @@ from userspace_cni.cli.routes.asking import ask, pod_name, tell_problems
 from userspace_cni.cli.site import CommandRefused, NodeCommand, open_site
 from userspace_cni.cli.view import Cell
 from userspace_cni.routes.cluster_facts import title_of
+from userspace_cni.routes.inspection import see_routes
+from userspace_cni.routes.passes import RESYNC_S
 from userspace_cni.routes.places import is_called
 
 _COUNTED: Final = ("matched", "applied", "skipped", "failed")
@@ -20,6 +27,7 @@ _ROUTES: Final = ("ROUTE", "STATE", "PODS", "APPLIED", "SKIPPED", "FAILED", "DET
 _PODS: Final = ("POD", "STATE", "ROUTES", "DETAILS")
 _EACH: Final = ("POD", "STATE", "ROUTE", "DETAILS")
 _TOLD: Final = (("skipped", "yellow"), ("refused", "red"), ("conflicts", "yellow"))
+_POD_STYLES: Final = {"applied": "green", "failed": "red", "missing": "red", "skipped": "yellow"}
 _REASONS_MAX: Final = 5
 """Of one Route or pod in a table of many: --json has all."""
 
@@ -33,13 +41,16 @@ def list_command(ctx: click.Context, pod: str, each_route: bool, as_json: bool) 
     """List the Routes with their pods on this node; and the pods, with how many routes of ours they have, and how many are
     skipped, refused or in conflict. For one pod, or with --all, each route is listed, whether it is there, and why.
 
-    It asks the agent, which reports its last check of each pod. Exit code: 0, also when something is refused; 1 when the agent
+    It asks the agent for the Routes and pods, and looks into the pods: a route that has been removed or replaced since the agent
+    last checked the pod is shown as missing. Exit code: 0, also when something is refused; 1 when the agent
     knows no pod of that name; 2 when routes are off; 3 when no agent answers.
     """
-    with view.progress("asking the agent"):
-        found: dict[str, Any] = ask(open_site(ctx))
-    if pod:
-        found = _of(found, pod)
+    site = open_site(ctx)
+    with view.progress("asking the agent, and looking into the pods"):
+        found: dict[str, Any] = ask(site)
+        if pod:
+            found = _of(found, pod)
+        found |= {"pods": list(see_routes(site.drivers.installation, found["pods"]))}
     if as_json:
         view.show_json(found)
     else:
@@ -58,8 +69,9 @@ def _of(found: Mapping[str, Any], pod: str) -> dict[str, Any]:
 
 def _show(found: Mapping[str, Any], pod: str, *, each_route: bool) -> None:
     """Two tables on stdout: Routes, then pods."""
+    lost = Counter(name for each in found["pods"] for name in {one["route"] for one in _lost(each)})
     if found["routes"]:
-        view.show_table(_ROUTES, [row for each in found["routes"] for row in _route_rows(each)])
+        view.show_table(_ROUTES, [row for each in found["routes"] for row in _route_rows(each, lost[each["name"]])])
     elif not found.get("rounds", 1):
         view.note("the agent has just started, or waits for the API server: it has checked no pod yet")
     else:
@@ -74,15 +86,26 @@ def _show(found: Mapping[str, Any], pod: str, *, each_route: bool) -> None:
         view.note("no pod of this node is concerned")
     if rows and not each_route:
         view.note("--pod NAMESPACE/NAME lists each route of a pod, --all of all")
+    if lost:
+        pods_lost = view.format_count(sum(bool(_lost(each)) for each in found["pods"]), "pod")
+        when = f"the agent looks at each pod every {RESYNC_S / 60:g} minutes, and at all of them on SIGHUP"
+        view.note(f"routes are missing in {pods_lost}: {when}")
     tell_problems(found["problems"])
     if unreadable := found.get("unreadable"):
         view.note(f"{view.format_count(unreadable, 'file')} of the runtime's cache could not be used")
 
 
-def _route_rows(route: Mapping[str, Any]) -> Iterator[list[Cell | str]]:
-    """A row, and one more for each reason after the first."""
+def _lost(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The desired routes that are not in force in the pod now, beside those that the kernel refused."""
+    lost = [each for each in pod["wanted"] if each["now"] in ("missing", "behind")]
+    return [each for each in lost if not any(said.startswith(f"{_route_text(each)}: ") for said in pod["refused"])]
+
+
+def _route_rows(route: Mapping[str, Any], lost: int) -> Iterator[list[Cell | str]]:
+    """A row, and one more for each reason after the first. `lost`: how many pods lack a route of it now."""
     counts, name = route["pods"], str(route["name"])
     wrong = [*route["problems"], *(each.removeprefix(f"{name}: ") for each in route["told"])]
+    wrong += [f"missing in {view.format_count(lost, 'pod')}"] if lost else []
     if not route["usable"]:
         state = Cell("unusable", "red")
     elif wrong or counts.get("failed"):
@@ -106,7 +129,7 @@ def _is_concerned(pod: Mapping[str, Any]) -> bool:
 
 
 def _failed_first(pods: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return sorted(pods, key=lambda each: each["state"] != "failed")
+    return sorted(pods, key=lambda each: each["state"] != "failed" and not _lost(each))
 
 
 def _sum(pod: Mapping[str, Any]) -> list[Cell | str]:
@@ -116,13 +139,13 @@ def _sum(pod: Mapping[str, Any]) -> list[Cell | str]:
     rows = list(_pod_rows(pod))
     states = [row[1].text for row in rows if isinstance(row[1], Cell)]
     counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states) if state != "failed"]
-    wrong = [each for each in (pod["problem"], *pod["refused"], *pod["conflicts"]) if each]
+    wrong = [each for each in (pod["problem"], *map(_lost_text, _lost(pod)), *pod["refused"], *pod["conflicts"]) if each]
     wrong = wrong or ([] if pod["wanted"] else [each.partition(": ")[2] for each in pod["skipped"]])
     more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-    styles = {"applied": "green", "failed": "red", "skipped": "yellow"}
+    state = "missing" if _lost(pod) and pod["state"] != "failed" else pod["state"]
     return [
         _name(pod),
-        Cell(pod["state"], styles.get(pod["state"], "")),
+        Cell(state, _POD_STYLES.get(state, "")),
         view.join(counts),
         f"{wrong[0]}{more}" if wrong else "",
     ]
@@ -141,18 +164,28 @@ def _pod_rows(pod: Mapping[str, Any]) -> Iterator[list[Cell | str]]:
         text = _route_text(each)
         reasons = [said for said in refused if said.startswith(f"{text}: ")]
         refused = [said for said in refused if said not in reasons]
-        if reasons:
-            yield [name, Cell("refused", "red"), each["route"], f"{reasons[0]} (by the kernel)"]
-        elif pod["problem"]:
-            yield [name, Cell("wanted", "yellow"), each["route"], f"{text} ({each['why']})"]
-        else:
+        if each["now"] == "there":
             yield [name, Cell("there", "green"), each["route"], f"{text} ({each['why']})"]
+        elif reasons:
+            yield [name, Cell("refused", "red"), each["route"], f"{reasons[0]} (by the kernel)"]
+        elif each["now"]:
+            yield [name, Cell(each["now"], "red"), each["route"], _lost_text(each)]
+        else:
+            yield [name, Cell("wanted", "yellow"), each["route"], f"{text} ({each['why']}); not seen now: {pod['unseen']}"]
     for key, style in _TOLD:
         for said in refused if key == "refused" else pod[key]:
             of, _, text = said.partition(": ")
             if " dev " in of:  # a route that the kernel refuses to remove: no Route asks for it
                 of, text = "", f"{said} (by the kernel)"
             yield [name, Cell(key.removesuffix("s"), style), of, text]
+
+
+def _lost_text(wanted: Mapping[str, Any]) -> str:
+    """How the pod lacks the route now."""
+    text, instead = _route_text(wanted), wanted["instead"]
+    if wanted["now"] == "behind":
+        return f"{text} ({wanted['why']}); another program's {instead} comes before it"
+    return f"{text} ({wanted['why']})" + (f"; another program's {instead} is in its place" if instead else "")
 
 
 def _route_text(wanted: Mapping[str, Any]) -> str:
