@@ -21,6 +21,7 @@ from tests.lab.network.outside import Wire, wired
 from tests.lab.node import agent
 from tests.lab.node.forked_node import run_command
 from tests.lab.switch.switch import Switch, wait_until
+from userspace_cni.network import commanded
 
 TABLE = """
 [[provider_network]]
@@ -272,6 +273,21 @@ def test_a_nic_to_a_bridge(kept: Kept) -> None:
     written = kept.settings.read_text()
     assert kept.run("nic-to-bridge", "absent0", "--persist")[0] == 1
     assert (kept.settings.read_text(), list(kept.specs())) == (written, ["nic0"])
+
+
+def test_a_missing_nic_is_refused_before_anything_is_written(kept: Kept) -> None:
+    """Also while the agent answers nothing: neither the settings nor what commands ask for name it afterwards."""
+    kept.live.start()
+    os.kill(kept.live.pid, signal.SIGSTOP)
+    try:
+        for options in ((), ("--persist",)):
+            code, out, err = kept.run("nic-to-bridge", "absent0", *options)
+            assert (code, out) == (1, "")
+            assert err == "Error: there is no NIC absent0 on this node; ip link lists the NICs\n"
+        run_dir = kept.live.environ["USERSPACE_CNI_RUN_DIR"]
+        assert (kept.settings.read_text(), commanded.is_there(run_dir)) == ("", False)
+    finally:
+        os.kill(kept.live.pid, signal.SIGCONT)
 
 
 def test_the_former_tool_for_nics(kept: Kept) -> None:

@@ -27,6 +27,8 @@ _CHUNK: Final = 1 << 16
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,18})[ \t]*(?=\r\n|$)", re.IGNORECASE)
 _LARGEST: Final = 64 << 20
 """Bytes of an answer: some ten thousand attachments."""
+_SHOWN_MAX: Final = 200
+"""Bytes of an answer that is no JSON."""
 
 
 class NoAgent(Unavailable):
@@ -84,7 +86,7 @@ class AgentClient:
         answer = _decoded(reply.body)
         if reply.status != 200 or not isinstance(answer, dict) or not isinstance(answer.get("specs"), list):
             raise Unavailable(
-                f"asking the agent at {self.path} of the node's network: it answered {reply.status}", _excerpt(reply)
+                f"asking the agent at {self.path} of the node's network: it answered {reply.status}", _in_words(reply)
             )
         return answer
 
@@ -101,7 +103,7 @@ class AgentClient:
         what = f"asking the agent at {self.path} for the routes of pods"
         if isinstance(answer, dict) and answer.get("msg") == ROUTES_OFF:
             raise RoutesOff(f"{what}: they are off", "the setting routes, of the agent")
-        raise Unavailable(f"{what}: it answered {reply.status}", _excerpt(reply))
+        raise Unavailable(f"{what}: it answered {reply.status}", _in_words(reply))
 
     def reconcile(self) -> dict[str, int]:
         """Let the agent reconcile once now; returns how often it took each action."""
@@ -109,7 +111,7 @@ class AgentClient:
         answer = _decoded(reply.body)
         actions = answer.get("actions") if isinstance(answer, dict) else None
         if reply.status != 200 or not isinstance(actions, dict):
-            raise Unavailable(f"asking the agent at {self.path} to reconcile: it answered {reply.status}", _excerpt(reply))
+            raise Unavailable(f"asking the agent at {self.path} to reconcile: it answered {reply.status}", _in_words(reply))
         return {str(name): count for name, count in actions.items() if isinstance(count, int)}
 
     def _ask(self, method: str, target: str, seconds: float) -> protocol.Reply:
@@ -173,12 +175,18 @@ def _problems(reply: protocol.Reply) -> list[str]:
     listed = answer.get("problems") if isinstance(answer, dict) else None
     problems = [str(each) for each in listed] if isinstance(listed, list) else []
     if reply.status != 200 and not problems:
-        problems = [f"it answered {reply.status}: {_excerpt(reply)}"]
+        problems = [f"it answered {reply.status}: {_in_words(reply)}"]
     return problems
 
 
-def _excerpt(reply: protocol.Reply) -> str:
-    return reply.body[:200].decode("utf-8", "replace").strip() or "without a body"
+def _in_words(reply: protocol.Reply) -> str:
+    """What an answer that was not expected says, for people: never its JSON."""
+    answer = _decoded(reply.body)
+    if isinstance(answer, dict) and isinstance(answer.get("msg"), str):
+        return "; ".join(str(answer[key]) for key in ("msg", "details") if answer.get(key))
+    if answer is not None:
+        return "the answer has another form than expected: is the agent of another release than this command?"
+    return reply.body[:_SHOWN_MAX].decode("utf-8", "replace").strip() or "without a body"
 
 
 def _decoded(body: bytes) -> object:

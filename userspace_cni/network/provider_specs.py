@@ -51,10 +51,6 @@ _OTHER_MACS: Final = ("balance-alb", "balance-tlb")
 """Modes of the kernel's bonds in which the source MAC of a frame becomes that of the NIC by which it leaves."""
 
 
-class NoSuchNic(Unavailable):
-    """The node does not have a NIC that is desired: it may come."""
-
-
 @dataclass(frozen=True)
 class ProviderSite:
     """Where provider networks are planned. `switch_gone_s`: for how many seconds ovs-vswitchd has been gone, 0 while it lives.
@@ -352,7 +348,7 @@ def _interface(network: ProviderNetwork, number: int, seen: UplinkLook) -> Uplin
 def _require_nics(network: ProviderNetwork, seen: UplinkLook) -> None:
     missing = [name for name in (*network.links, *network.vlan_interfaces) if name not in seen.links]
     if missing and not (network.bond and len(missing) < len(network.interfaces)):
-        raise NoSuchNic(f"there is no NIC {', '.join(missing)} on this node", f"ip link lists the NICs; {network.said_by}")
+        raise Unavailable(f"there is no NIC {', '.join(missing)} on this node", f"ip link lists the NICs; {network.said_by}")
     own = {name for step in seen.had.uplinks for name in (step.name, *step.links)}
     for name in network.links:
         nic = seen.links.get(name)

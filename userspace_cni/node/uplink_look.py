@@ -84,6 +84,13 @@ def look(network: ProviderNetwork, former: Sequence[Step], node: UplinkNode, nod
     )
 
 
+def list_missing_links(network: ProviderNetwork, installation: Installation) -> list[str]:
+    """The kernel links of the network that this node does not have now. Raises UserspaceError."""
+    names = (*network.links, *network.vlan_interfaces)
+    found = nics.look_at_all(names, installation.settings.switch_netns, installation.root)
+    return [each for each in names if each not in found]
+
+
 def internal_ports(network: ProviderNetwork, links: Mapping[str, Nic]) -> dict[str, str]:
     """The internal port of each VLAN sub-interface of the spec that is one, by the sub-interface."""
     uppers = {upper.name: upper for nic in network.nics if nic in links for upper in links[nic].uppers}

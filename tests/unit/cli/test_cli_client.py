@@ -18,6 +18,8 @@ from userspace_cni.cli.agent_client import AgentClient, NoAgent, SlowAgent
 from userspace_cni.cli.node_load import NodeLoad
 from userspace_cni.cni import protocol
 
+FOREIGN = "the answer has another form than expected: is the agent of another release than this command?"
+
 
 @contextmanager
 def answering(path: Path, answer: bytes | None, *, cut: bool = False, late_s: float = 0.0) -> Iterator[list[bytes]]:
@@ -76,8 +78,11 @@ def test_all_is_well(tmp_path: Path) -> None:
     ("answer", "problems"),
     [
         (told(503, {"problems": ["no session with OVSDB", "a worker is dead"]}), ["no session with OVSDB", "a worker is dead"]),
-        (told(503, {"problems": []}), ['it answered 503: {"problems": []}']),
-        (told(500, "?"), ['it answered 500: "?"']),
+        (told(503, {"problems": []}), [f"it answered 503: {FOREIGN}"]),
+        (told(500, "?"), [f"it answered 500: {FOREIGN}"]),
+        (told(503, {"cniVersion": "1.1.0", "code": 11, "msg": "too many wait"}), ["it answered 503: too many wait"]),
+        (told(500, {"code": 999, "msg": "making it failed", "details": "a bug"}), ["it answered 500: making it failed; a bug"]),
+        (protocol.reply(502, b"no agent\n", "text/plain"), ["it answered 502: no agent"]),
         (protocol.reply(403, b""), ["it answered 403: without a body"]),
         (protocol.reply(404, b"\xff\xfe"), ["it answered 404: \ufffd\ufffd"]),
     ],

@@ -66,6 +66,7 @@ class Served(World):
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
     served = Served(tmp_path)
     monkeypatch.setattr(AgentClient, "network", lambda _, *, reconcile=False: served.agent_says(reconcile=reconcile))
+    monkeypatch.setattr("userspace_cni.cli.network.bridging.list_missing_links", lambda *_: [])
     return served
 
 

@@ -14,13 +14,14 @@ import click
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.provider_networks import MoveAddresses, ProviderNetwork, require_possible
 from userspace_cni.base.settings import load
+from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.network import network_status, uplink_commands
 from userspace_cni.cli.network.own_settings import append_table
 from userspace_cni.cli.site import CommandRefused, NodeCommand, Site, open_site
 from userspace_cni.network import commanded
-from userspace_cni.network.provider_specs import NoSuchNic
 from userspace_cni.network.spec_list import COMMANDS, SETTINGS
+from userspace_cni.node.uplink_look import list_missing_links
 
 _MOVES = {"no": "false", "yes": "true", "primary": '"primary"'}
 
@@ -42,12 +43,13 @@ def bridging_command(ctx: click.Context, nic: str, persist: bool, move_addresses
 
     Without --persist it lasts until `uplink remove NIC`, or until the node boots. Exit code: 0 when the node has it, 1 when it
     cannot have it: then the former spec counts again; 2 for wrong settings or arguments; 3 when something does not answer: if
-    it is the agent, the spec stays.
+    it is the agent, the spec stays. A NIC that the node does not have is refused, and nothing is written.
     """
     site = open_site(ctx)
     site.require_root("changing the node's network")
     asked = ProviderNetwork(nic, nic, move_addresses=move_addresses, bridge=bridge, said_by=commanded.SAID_BY)
     network = require_possible(asked)
+    _require_nic(network, site)
     named = f'bridge = "{bridge}"\n' if bridge else ""
     table = f'[[provider_network]]\nname = "{nic}"\n{named}interface = "{nic}"\nmove_addresses = {_MOVES[move_addresses]}\n'
     if not persist:
@@ -69,16 +71,21 @@ def bridging_command(ctx: click.Context, nic: str, persist: bool, move_addresses
             raise CommandRefused(f"{nic} cannot be the uplink of a bridge: {status['problem']}", FOUND)
     except uplink_commands.CommandUnanswered:
         raise  # the agent may be at it: taken back now, the spec would be undone while it is being met
-    except (CommandRefused, UserspaceError) as error:
+    except (CommandRefused, UserspaceError):
         take_back()
         with suppress(UserspaceError):  # an agent that does not answer reads it later
             site.client.network(reconcile=True)
-        if isinstance(error, NoSuchNic):  # its spec is not kept, so that it has not to be waited for
-            raise CommandRefused(str(error), FOUND) from error
         raise
     if persist:
         commanded.remove(site.map_path(site.settings.run_dir), nic)  # one spec: the settings' stands in its place
     network_status.show({"specs": [status], "concerns": [], "objects": ""})
+
+
+def _require_nic(network: ProviderNetwork, site: Site) -> None:
+    """Refuse a NIC that this node does not have, before anything is written: an agent that is asked may answer late."""
+    missing = list_missing_links(network, site.drivers.installation)
+    if missing:
+        raise CommandRefused(f"there is no NIC {view.join(missing)} on this node; ip link lists the NICs", FOUND)
 
 
 def _keep() -> None:
