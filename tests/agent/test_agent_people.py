@@ -9,6 +9,7 @@ from tests.agent.living import LiveNode, container, port_of, serving
 from tests.cni.spec import row_of, succeeded, switch_of
 from tests.cni.test_cli_node import cli, decoded
 from tests.lab.kube.pods import Pod
+from tests.lab.node import agent
 from tests.lab.node.inside import killed_at
 from tests.lab.node.node import CONTAINER
 from tests.lab.switch.switch import FOR_EVER_S, wait_until
@@ -49,15 +50,22 @@ def test_they_agree(live: LiveNode, sandbox: str) -> None:
 
 
 def test_the_page_while_the_daemon_is_dead(live: LiveNode, sandbox: str) -> None:
-    """The agent's page says, like `list`, that ovs-vswitchd is dead, and does not repeat its last states."""
+    """Page, list, metrics and status say that ovs-vswitchd is dead, and do not repeat its last states."""
     live.start()
     succeeded(live.run("ADD", live.network(), sandbox))
+    assert decoded(live, "status")["applications"] == {"connected": 0, "waiting": 1, "broken": 0}
+    wait_until(lambda: live.metric("ports", kind="dpdkvhostuserclient", link_state="down"), what="the port's link is down")
     assert [each["vswitchd"] for each in live.page("/api/v1/attachments")[1]] == ["alive"]
     switch_of(live).kill_vswitchd()
     try:
         [told] = live.page("/api/v1/attachments")[1]
         assert (told["vswitchd"], told["link_state"], told["vhost"]["state"]) == ("dead", "unknown", "unknown")
         assert decoded(live, "list", code=1) == [told]
+        status = decoded(live, "status", code=1)
+        assert (status["applications"], status["switch"]["vswitchd"]) == (None, "dead")
+        assert "unknown, because ovs-vswitchd is dead" in cli(live, "status", code=1).stdout
+        wait_until(lambda: live.metric("ports", kind="dpdkvhostuserclient", link_state="unknown"), what="the metrics say so")
+        assert "userspace_cni_vhost_connected{" not in agent.get(live.socket, "/metrics")[1].decode()
     finally:
         switch_of(live).restart_vswitchd()
     succeeded(live.run("DEL", live.network(), sandbox))

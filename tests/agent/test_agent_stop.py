@@ -131,7 +131,7 @@ def test_second_agent(node: Node) -> None:
         again = subprocess.run(argv, env={**os.environ, **node.environ}, capture_output=True, text=True, timeout=60, check=False)
         assert again.returncode == 3
         assert f"another one serves {first.socket} (process {first.pid})" in again.stderr
-        assert again.stderr.count("waiting for another agent to end") == 1
+        assert again.stderr.count("waiting for another process to end") == 1
         assert "Traceback" not in again.stderr
         assert first.get("/healthz")[0] == 200
         assert node.run("STATUS", node.network()).status == 0
@@ -148,7 +148,7 @@ def test_an_agent_after_another(node: Node) -> None:
     second, third = Agent(node), Agent(node)
     try:
         third.start(wait=False)
-        wait_until(lambda: "waiting for another agent" in third.log.read_text(), what="the third one to say what it waits for")
+        wait_until(lambda: "waiting for another process" in third.log.read_text(), what="the third one to say what it waits for")
         second.start(wait=False)
         assert third.stop() == 0
         assert first.stop() == 0

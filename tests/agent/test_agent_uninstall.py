@@ -116,7 +116,7 @@ def test_not_while_something_is_attached(node: Node, sandbox: str) -> None:
         code, _, told = uninstall(node)
         [holder] = (node.state / "agent.lock").read_text().splitlines()
         assert f"process {agent.pid}, " in holder
-        assert (code, told) == (3, f"Error: an agent serves this node ({holder}): stop it first\n")
+        assert (code, told) == (3, f"Error: other work on this node's records goes on: {holder}; end that first\n")
     code, told, _ = uninstall(node)
     assert (code, "net1: attached to net" in told) == (1, True)
     assert Path(node.plugin).exists()

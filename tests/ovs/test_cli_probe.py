@@ -210,6 +210,7 @@ def test_a_switch_that_hangs(bridges: tuple[str, str], switch: Switch, spotless:
     assert found["problem"].startswith("port: ")
     assert "silent" in found["problem"]
     assert [stage["ok"] for stage in found["stages"]] == [False, None, None, None]
+    assert found["applications"] is None
 
 
 def test_a_bridge_that_drops(bridges: tuple[str, str], switch: Switch, spotless: Node) -> None:

@@ -83,7 +83,7 @@ class AgentMetrics:
 
     `ports` gives every port to show; `gauges` give further numbers by name; `counters` gives the counters of our ports; `dead`
     gives the ports whose sockets are dead; `limits` the limited directions of our ports. All are called at each scrape, not
-    before.
+    before. So is the gauge `vswitchd_alive`: at 0 what the switch said of links and applications is out of date.
     """
 
     def __init__(
@@ -109,6 +109,7 @@ class AgentMetrics:
         registry.constant("build_info", "Always 1", version=_version(), python=platform.python_version())
         for name, look in gauges.items():
             self.add_gauge(name, look)
+        self._alive = gauges.get("vswitchd_alive", lambda: None)
         self._ports = ports
         self._counters = counters
         self._dead = dead
@@ -192,7 +193,10 @@ class AgentMetrics:
                 if not ports
                 else self._registry.ask("port counters", lambda: [each for each in self._counters() if each.name in bridges])
             )
-            told += [*_of_ports(ports), *(() if counted is None else _of_traffic(self._labelled(counted, bridges)))]
+            told += [
+                *_of_ports(ports, stale=self._alive() == 0),
+                *(() if counted is None else _of_traffic(self._labelled(counted, bridges))),
+            ]
         return rendered + "".join(told).encode(errors="replace")
 
     def _labelled(self, counted: list[CountedPort], bridges: Mapping[str, str]) -> list[tuple[str, Mapping[str, int]]]:
@@ -238,15 +242,16 @@ _HELP: Final[Mapping[str, str]] = {
 }
 
 
-def _of_ports(ports: list[SwitchPort]) -> Iterator[str]:
-    tally = Tally((port.bridge, port.interface_type or "system", _state(port)) for port in ports)
+def _of_ports(ports: list[SwitchPort], *, stale: bool) -> Iterator[str]:
+    """`stale`: what the switch said of them is out of date: their links count as unknown, and applications have no series."""
+    tally = Tally((port.bridge, port.interface_type or "system", "unknown" if stale else _state(port)) for port in ports)
     yield family(
         "userspace_cni_ports",
         "gauge",
         "Ports, by bridge, kind and link state",
         [(labels(dict(zip(("bridge", "kind", "link_state"), of, strict=True))), number) for of, number in tally.items()],
     )
-    vhost = [port for port in ports if port.interface_type.startswith("dpdkvhostuser")]
+    vhost = [] if stale else [port for port in ports if port.interface_type.startswith("dpdkvhostuser")]
     where = [labels({"bridge": port.bridge, "port": port.name}) for port in vhost]
     connected = [int(port.status.get("status") == "connected") for port in vhost]
     negotiated = [int("features" in port.status) for port in vhost]

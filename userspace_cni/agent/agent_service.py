@@ -177,7 +177,7 @@ class Agent:
                     raise
                 if waited > FORMER_SAID_S and not said:
                     said = True
-                    say("info", "waiting for another agent to end", error=str(error), seconds=FORMER_S)
+                    say("info", "waiting for another process to end", error=str(error), seconds=FORMER_S)
             else:
                 return True
             if stopping.wait(FORMER_LOOK_S):

@@ -1,4 +1,4 @@
-"""Ensures that one agent at most works on the records of a state directory.
+"""Ensures that one agent at most, or one `uninstall`, works on the records of a state directory as a whole.
 
 A process that works on an attachment holds its lock, and locks are in `run_dir`. With one `state_dir` and two run directories, as
 an incomplete environment gives, each of two agents would take the other's work for a dead process's and undo it.
@@ -20,7 +20,7 @@ _HOLDER_MAX: Final = 512
 
 
 class AnotherAgent(Unavailable):
-    """Another process works on the records; `holder` says which: its number and `run_dir`, or that it does not say more."""
+    """Another process works on the records; `holder` says which: what it is, its number and `run_dir`."""
 
     def __init__(self, message: str, details: str, holder: str) -> None:
         super().__init__(message, details)
@@ -36,8 +36,8 @@ class Singleton:
     def __init__(self) -> None:
         self._fd = -1
 
-    def claim(self, state_dir: str, run_dir: str) -> None:
-        """Become the agent of these records; a second call does nothing. `run_dir`: where its locks are, for messages.
+    def claim(self, state_dir: str, run_dir: str, what: str = "the agent") -> None:
+        """Become the agent of these records, or `what` takes its place; a second call does nothing. `run_dir`: of the locks.
 
         Raises AnotherAgent while there is one. Does nothing where the file cannot be made.
         """
@@ -51,11 +51,11 @@ class Singleton:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(self._fd, _HOLDER_MAX, 0).decode(errors="replace").strip() or "which gives no more details"
+            holder = os.pread(self._fd, _HOLDER_MAX, 0).decode(errors="replace").strip() or "a process that gives no details"
             self.release()
             raise AnotherAgent(
-                f"starting the agent: another one works on the records in {state_dir} ({holder})",
-                f"stop it first, or give this one, whose run_dir is {run_dir}, another state_dir",
+                f"{what} cannot begin: other work on the records in {state_dir} goes on: {holder}",
+                f"end that first, or give this process, whose run_dir is {run_dir}, another state_dir",
                 holder,
             ) from None
         except OSError:  # the file system has no locks, or none left: the agent starts without one
@@ -64,7 +64,7 @@ class Singleton:
         with suppress(OSError):  # on a full disk the lock holds all the same
             fd = os.open(f"{state_dir}/{_NAME}", os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                os.write(fd, os.fsencode(f"process {os.getpid()}, run_dir {run_dir}\n"))
+                os.write(fd, os.fsencode(f"{what}, process {os.getpid()}, run_dir {run_dir}\n"))
             finally:
                 os.close(fd)
 

@@ -176,7 +176,10 @@ def _collect(message: str, facts: Mapping[str, object]) -> None:
     warnings = _warnings.get()
     if warnings is None or len(warnings) >= _WARNINGS_MAX:
         return
-    warning = shorten(as_host_names(message)) + (f"; {_as_text(facts)}" if facts else "")
+    hint = str(facts.get("hint") or "")
+    others = _as_text({key: value for key, value in facts.items() if key != "hint"})
+    # a hint is a sentence: as a fact it would be quoted within the line that the caller writes
+    warning = "; ".join(filter(None, (shorten(as_host_names(message)), others, shorten(as_host_names(hint)))))
     if warning not in warnings:
         warnings.append(warning)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from userspace_cni.attachment.listing import NOT_SERVING
 from userspace_cni.base.findings import Finding, Severity
 from userspace_cni.fastpath.memory import hugepages
 
@@ -18,7 +19,7 @@ def findings_of(found: Mapping[str, Any], where: Sequence[str]) -> list[Finding]
         _agent(found),
         *_plugins(found["plugins"], where),
         *_switch(found["switch"]),
-        *_applications(found["applications"]),
+        *_applications(found["applications"], found["switch"]["vswitchd"]),
         *_guards(found["guards"]),
         *_network(found["network"]),
         *map(_directory, found["directories"]),
@@ -90,9 +91,10 @@ def _switch(switch: Mapping[str, Any]) -> list[Finding]:
     return [*lines, _said("datapath", True if alive else None, text)]
 
 
-def _applications(counts: Mapping[str, int] | None) -> list[Finding]:
+def _applications(counts: Mapping[str, int] | None, vswitchd: str) -> list[Finding]:
+    """None where the database, of which the switch's own finding tells, could not be asked."""
     if counts is None:
-        return []
+        return [_said("applications", None, f"unknown, because ovs-vswitchd is {vswitchd}")] if vswitchd in NOT_SERVING else []
     text = f"{counts['connected']} connected, {counts['waiting']} not" if any(counts.values()) else "none attached"
     if counts["broken"]:
         ports = f"{counts['broken']} port{'' if counts['broken'] == 1 else 's'}"

@@ -286,8 +286,15 @@ class LocalGathering:
         )
 
     def _require_seen(self, place: SocketPlace, pod: Pod, *, known: bool) -> None:
-        """Raise VolumeMissing for a pod whose socket no container of it would see; warn where its spec is not known."""
+        """Raise VolumeMissing for a pod whose socket no container of it would see; warn where its spec is not known.
+
+        A call that names no pod has no volumes: the default directory is where its socket belongs.
+        """
         settings = self.node.installation.settings
+        if not (pod.name or pod.uid):
+            default = f"this call names no pod, and its network has no 'sharedDir': the socket is in {place.path} on the node"
+            say("info", default)
+            return
         volume = settings.shared_volume
         text = f"the pod has no place for its socket: {place.unseen}, and its network has no 'sharedDir'"
         if known and settings.require_volume:

@@ -97,6 +97,8 @@ class ProbePorts:
         self._renewing: threading.Thread | None = None
         self._over = threading.Event()
         self._stop_signal = ""
+        self.is_silent = False
+        """Whether ovs-vswitchd gave no answer when it was last asked: what OVSDB says of applications is out of date then."""
         self._temporary: set[str] = set()
         self._adopted = False
         self._closed = False
@@ -263,6 +265,7 @@ class ProbePorts:
 
     def _require_life(self) -> None:
         liveness = self._ports.watch_liveness()
+        self.is_silent = liveness.state == "silent"
         if liveness.state == "dead":
             raise Unavailable(f"ovs-vswitchd is dead: {liveness.reason}", "see its log, and restart it")
 

@@ -53,13 +53,14 @@ class Stage:
 
 @dataclass
 class Verdict:
-    """The result for one bridge. `times`: round trips in nanoseconds; `applications`: the attachments' ports by state.
+    """The result for one bridge. `times`: round trips in nanoseconds.
 
-    `asked`: frames to time; `frames`: those of which it is known whether they came back.
+    `applications`: the attachments' ports by state, None while that is not known. `asked`: frames to time;
+    `frames`: those of which it is known whether they came back.
     """
 
     bridge: str
-    applications: dict[str, int]
+    applications: dict[str, int] | None
     asked: int = COUNT
     stages: list[Stage] = field(default_factory=lambda: [Stage(name) for name in STAGES])
     frames: int = 0
@@ -69,10 +70,10 @@ class Verdict:
     memory_bytes: int = 0
 
     @classmethod
-    def of(cls, bridge: Bridge, asked: int) -> Verdict:
-        """The verdict before anything was tried."""
+    def of(cls, bridge: Bridge, asked: int, *, stale: bool = False) -> Verdict:
+        """The verdict before anything was tried. `stale`: ovs-vswitchd is silent, and what it said before is out of date."""
         counts = {"connected": bridge.connected, "waiting": bridge.waiting, "broken": bridge.broken}
-        return cls(bridge.name, counts, asked)
+        return cls(bridge.name, None if stale else counts, asked)
 
     @property
     def state(self) -> Literal["forwards", "dead", "unknown"]:

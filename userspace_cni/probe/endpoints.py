@@ -93,11 +93,23 @@ class Pair:
 
 
 def endpoint_of(record: Record) -> Endpoint:
-    """The endpoint of an attachment. Raises Unusable for one that is not attached."""
+    """The endpoint of an attachment. Raises Unusable for one that has no vhost-user port, and for one that is not attached."""
     step, name = record.port, name_of(record)
+    if step is not None and not step.interface.role:
+        raise Unusable(
+            f"{name} is a kernel link (veth), which has no vhost-user socket at which this command could take an application's "
+            f"place. Use the kernel's own programs in the pod, as: {enter_words(record)} ping ADDRESS (or iperf3 for the rate)"
+        )
     if step is None or record.state != "ready":
         raise Unusable(f"{name} is not attached: its state is {record.state}; userspace-cni gc finishes what died")
     return Endpoint(name, step.name, step.bridge, step.mac, step.interface.mtu or MTU, untagged_vlan(step))
+
+
+def enter_words(record: Record) -> str:
+    """The beginning of a command that runs in the attachment's network namespace; a program and its arguments follow."""
+    if record.pod_name and record.pod_namespace:
+        return f"userspace-cni enter {record.pod_namespace}/{record.pod_name} --"
+    return f"nsenter --net={record.netns}"
 
 
 def require_path(endpoints: Sequence[Endpoint], size: int) -> None:

@@ -45,7 +45,7 @@ PORTS = [
 ]
 
 
-def metrics(ports: Iterable[SwitchPort] = (), gauges: Mapping[str, Callable[[], float]] | None = None) -> AgentMetrics:
+def metrics(ports: Iterable[SwitchPort] = (), gauges: Mapping[str, Callable[[], float | None]] | None = None) -> AgentMetrics:
     return AgentMetrics(lambda: ports, gauges or {})
 
 
@@ -118,6 +118,16 @@ def test_each_vhost_port_tells_of_its_application() -> None:
         if name == "userspace_cni_vhost_connected"
     }
     assert told == {"a": (1, 1), "b": (0, 0), "c": (0, 0), "d": (0, 0)}
+
+
+@pytest.mark.parametrize("alive", [1, 0, None])
+def test_what_a_dead_switch_said_is_not_repeated(alive: int | None) -> None:
+    """While ovs-vswitchd is dead or silent no link counts as up or down, and no application as connected or not."""
+    text = text_of(metrics(PORTS, gauges={"vswitchd_alive": lambda: alive}))
+    states = {dict(labels)["link_state"] for (name, labels) in read(text) if name == "userspace_cni_ports"}
+    assert (states == {"unknown"}) == (alive == 0)
+    assert (b"userspace_cni_vhost_connected{" in text) == (b"userspace_cni_vhost_negotiated{" in text) == (alive != 0)
+    assert sum(number for (name, _), number in read(text).items() if name == "userspace_cni_ports") == len(PORTS)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,14 @@ def test_warnings_are_collected(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_a_hint_is_a_sentence() -> None:
+    """The hint of a collected warning is no quoted fact: the caller quotes the whole once more."""
+    with collect_warnings() as heard:
+        say("warning", "it is closed", port="a b", hint="is it right? see its log")
+        say("warning", "it is open", hint="see its log")
+    assert heard == ['it is closed; port="a b"; is it right? see its log', "it is open; see its log"]
+
+
 def test_what_is_about_another_attachment() -> None:
     """Warnings about another attachment within a call are not its caller's."""
     with collect_warnings() as heard, about({"container": "another"}):

@@ -20,7 +20,7 @@ from tests.lab.node.ports import changed
 from tests.unit.cli.test_cli_commands import CONTAINER, OTHER, Town
 from userspace_cni.attachment.records import Record, run_container
 from userspace_cni.attachment.run_ids import RunId
-from userspace_cni.attachment.steps import BorrowedName, OvsPort, PlacedSocket, SocketFile, VhostUserServer
+from userspace_cni.attachment.steps import BorrowedName, HostEnd, OvsPort, PlacedSocket, SocketFile, VhostUserServer
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.vlans import Vlan
@@ -220,6 +220,20 @@ def test_a_port_in_use(lab: Lab, seen: dict[str, Any]) -> None:
     told = lab.refusal(1, *NAMES)
     assert "default/b/net1 is in use: its pod is connected" in told
     assert "--bridge br0" in told
+
+
+@pytest.mark.parametrize("command", ["ping", "load"])
+def test_a_link_of_the_kernel(lab: Lab, command: str) -> None:
+    """A pod with a veth is never asked to stop its application: it is told what its port is, and which programs do the same."""
+    lab.ports.seen[B] = {"link_state": "up", "status": {"driver_name": "veth"}}
+    steps = tuple(replace(s, interface=HostEnd("system")) if isinstance(s, OvsPort) else s for s in lab.town.record(OTHER).steps)
+    lab.town.rewrite(OTHER, steps=steps)
+    result = lab.town.cli(command, *NAMES)
+    assert (result.exit_code, result.stdout, lab.touched) == (1, "", [])
+    assert "default/b/net1 is a kernel link (veth)" in result.stderr
+    assert "userspace-cni enter default/b -- ping ADDRESS" in result.stderr
+    lab.town.rewrite(OTHER, pod_namespace="", pod_name="")
+    assert f"nsenter --net={lab.town.record(OTHER).netns} ping" in lab.refusal(1, "a/net1", OTHER)
 
 
 def test_a_port_in_use_of_which_the_switch_has_not_said_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def probe_command(ctx: click.Context, bridges: tuple[str, ...], timeout_s: float
             removed += ports.adopt()
             for number, bridge in enumerate(chosen, 1):
                 tell(f"probing bridge {bridge.name} ({number} of {len(chosen)})")
-                verdicts.append(Verdict.of(bridge, count))
+                verdicts.append(Verdict.of(bridge, count, stale=ports.is_silent))
                 probe(verdicts[-1], ports, ProbeOptions(timeout_s, tell))
             ports.heed()
     except KeyboardInterrupt:
@@ -140,8 +140,10 @@ def _stage_cell(stage: Stage) -> Cell:
     return Cell(f"{stage.ms:.{0 if stage.ms >= 10 else 1}f} ms", "green") if stage.ok else Cell("failed", "red")
 
 
-def _applications(counts: dict[str, int]) -> str:
+def _applications(counts: dict[str, int] | None) -> str:
     """How many of the attachments have their application connected."""
+    if counts is None:
+        return "unknown"
     of = sum(counts.values())
     broken = f", {counts['broken']} broken" if counts["broken"] else ""
     return f"{counts['connected']} of {of}{broken}" if of else "none attached"

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from userspace_cni.attachment.cleanup import is_unfinished
-from userspace_cni.attachment.listing import SwitchPort
+from userspace_cni.attachment.listing import NOT_SERVING, SwitchPort
 from userspace_cni.attachment.records import Record
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.findings import Finding, Severity
@@ -81,11 +81,12 @@ def look(site: Site, where: Sequence[str]) -> dict[str, Any]:
     states = Counter(record.state for record in records)
     installed = plugins(site, where)
     agent = _agent(site)
+    switch = _switch(site)
     return {
         "agent": {**agent, "needed": any(each.meant for each in installed)},
         "plugins": [each.to_json() for each in installed],
-        "switch": _switch(site),
-        "applications": _applications(site, records),
+        "switch": switch,
+        "applications": None if switch["vswitchd"] in NOT_SERVING else _applications(site, records),
         "guards": _guards(site),
         "directories": [_directory(name, site) for name in _DIRECTORIES],
         "records": {state: states[state] for state in ("pending", "applying", "ready", "deleting")},
@@ -140,7 +141,7 @@ def _switch(site: Site) -> dict[str, Any]:
 def _applications(site: Site, records: Sequence[Record]) -> dict[str, int] | None:
     """How many of the attachments' ports have an application (`connected`), have none, which is normal (`waiting`), or cannot be
     opened by ovs-vswitchd (`broken`, host ends of kernel links, too). OVSDB says so, nothing is tried; None when OVSDB cannot be
-    asked."""
+    asked. Not for an ovs-vswitchd that is dead or silent: what it said before is out of date."""
     try:
         ports = {port.name: port for port in site.node.switch.ports.list_ports()}
     except UserspaceError:

@@ -135,10 +135,12 @@ def _claim(agent: Singleton, site: Site, until: float) -> None:
     state, run = site.node.store.journal.directory, site.settings.run_dir
     while True:
         try:
-            agent.claim(state, run)
+            agent.claim(state, run, "userspace-cni uninstall")
         except AnotherAgent as error:
             if time.monotonic() >= until:
-                raise CommandRefused(f"an agent serves this node ({error.holder}): stop it first", UNREACHABLE) from error
+                raise CommandRefused(
+                    f"other work on this node's records goes on: {error.holder}; end that first", UNREACHABLE
+                ) from error
             time.sleep(_PAUSE_S)
         else:
             return
