@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from userspace_cni.base.deadline import Deadline
     from userspace_cni.base.findings import Finding
     from userspace_cni.base.notices import Recipient
+    from userspace_cni.base.polling import PollingReading
     from userspace_cni.cni.call import Awaited
     from userspace_cni.cni.options import Options
     from userspace_cni.cni.request import Environment, Request, Verb
@@ -245,6 +246,13 @@ class Ports(Protocol):
 
     def read_settings(self, deadline: Deadline) -> SwitchFacts:
         """What the switch is set to. Raises Unavailable."""
+        ...
+
+    def read_polling_threads(self, deadline: Deadline, *, lately: bool = False) -> PollingReading:
+        """What the threads that move the frames do. `lately`: shares of the last 5 s, else of the last minute.
+
+        Raises Unavailable and SwitchRefused.
+        """
         ...
 
     def require_serving(self, bridge: str, deadline: Deadline) -> None:

@@ -23,6 +23,7 @@ from userspace_cni.switch.ovsdb.switch_database import SwitchClient
 from userspace_cni.switch.vswitchd import JUDGED_SECONDS, Daemon, DaemonLiveness
 
 if TYPE_CHECKING:
+    from userspace_cni.base.polling import PollingReading
     from userspace_cni.switch.bridge_service import BridgeService, ServiceState
     from userspace_cni.switch.counters import Counters, LimitDrops
     from userspace_cni.switch.ovsdb.switch_database import SwitchSession
@@ -219,6 +220,12 @@ class SwitchView:
         from userspace_cni.switch import counters
 
         return counters.ask(self.client, self.daemon.rundir, deadline)
+
+    def read_polling_threads(self, deadline: Deadline, *, lately: bool = False) -> PollingReading:
+        """As `polling_threads.read_polling_threads`. Raises Unavailable and SwitchRefused."""
+        from userspace_cni.switch.polling_threads import read_polling_threads
+
+        return read_polling_threads(self.daemon, deadline, lately=lately)
 
     def find(self, name: str, deadline: Deadline) -> FoundPort | None:
         from userspace_cni.ovsdb.database import named

@@ -34,6 +34,8 @@ _LAST_ASK_S = 0.05
 _RECENT_S = 0.5
 """How long one answer serves all callers."""
 State = Literal["alive", "dead", "silent", "unknown"]
+_ANSWER_MAX = 16 << 20
+"""Bytes of an answer that are read."""
 _CONTROL_SOCKET = re.compile(r"ovs-vswitchd.*\.(\d+)\.ctl")
 
 
@@ -255,13 +257,17 @@ def call(path: Path, method: str, params: Sequence[str], end: float) -> dict[str
 
 
 def _answer(control: socket.socket, path: Path, end: float) -> dict[str, Any]:
-    received = b""
+    received = bytearray()
     while time.monotonic() < end:
         control.settimeout(max(0.001, end - time.monotonic()))
         data = control.recv(65536)
         if not data:
             raise NoAnswer("dead", f"{path}: closed without an answer")
         received += data
+        if len(received) > _ANSWER_MAX:
+            raise NoAnswer("unknown", f"{path}: an answer of more than {_ANSWER_MAX} bytes")
+        if not data.rstrip().endswith(b"}"):
+            continue
         try:
             answer = json.loads(received)
         except ValueError:

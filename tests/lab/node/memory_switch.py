@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing
+from userspace_cni.base.polling import PollingReading
 
 if TYPE_CHECKING:
     from tests.lab.node.world import World
@@ -57,6 +58,7 @@ class MemoryPorts:
     status: dict[str, str] = field(default_factory=lambda: {"mode": "client", "status": "connected"})
     alive: Alive = field(default_factory=Alive)
     told: Facts = field(default_factory=Facts)
+    polling: PollingReading = field(default_factory=lambda: PollingReading((), 0))
 
     sessions: int = 1
 
@@ -73,6 +75,9 @@ class MemoryPorts:
 
     def read_settings(self, deadline: Deadline) -> Facts:
         return self.told
+
+    def read_polling_threads(self, deadline: Deadline, *, lately: bool = False) -> PollingReading:
+        return self.polling
 
     def require_serving(self, bridge: str, deadline: Deadline) -> None:
         if self.serving_error:
