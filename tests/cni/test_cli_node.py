@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,13 @@ from tests.cni.spec import OTHER, PORT, away, paused_ovsdb, paused_vswitchd, rec
 from tests.lab.node.forked_node import run_command
 from tests.lab.node.inside import killed_at
 from tests.lab.node.node import CONTAINER, Node
+from tests.lab.switch.switch import wait_until
 from userspace_cni.cli.main import userspace_cni
+from userspace_cni.fastpath.vhost.front_end import FrontEndOptions, VhostListener
 from userspace_cni.switch import vswitchd
 
 UID = "0d0a1b2c-1111-2222-3333-444455556666"
+FRAME = bytes.fromhex("02000000000202000000000188b5") + bytes(86)
 POD = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=dpdk-app;K8S_POD_UID={UID}"
 
 
@@ -102,13 +106,14 @@ def test_check_finds_changed_columns(pod: Node) -> None:
     found = {drift["what"].rpartition(", ")[2]: (drift["expected"], drift["found"]) for drift in drifts}
     for drift in drifts:
         column = drift["what"].rpartition(", ")[2]
-        shown = switch.vsctl(*drift["details"].split()[1:])
+        look, _, back = drift["details"].partition("; a running agent puts it back, as ")
+        shown = switch.vsctl(*look.split()[1:])
         assert re.search(rf"^{column} *: {drift['found']}$", shown, re.MULTILINE), (drift, shown)
+        switch.vsctl(*back.removesuffix(" does").split()[1:])
     assert found["tag"] == ("100", "5")
     assert found["mtu_request"] == ("1500", "9000")
     assert {drift["name"] for drift in drifts} == {"default/dpdk-app/net1"}
     assert cli(pod, "check", "dpdk-app/net2").stderr.endswith("1 attachment checked, no differences\n")
-    switch.vsctl("set", "Port", PORT, "tag=100", "--", "set", "Interface", PORT, "mtu_request=1500")
     assert cli(pod, "check").stdout == ""
 
 
@@ -231,9 +236,9 @@ def test_list_while_the_daemon_is_dead(pod: Node) -> None:
     try:
         listed = cli(pod, "list", code=1)
         assert listed.stderr.startswith("ovs-vswitchd is dead: ")
-        client, server, problem = (line.split() for line in listed.stdout.splitlines()[1:])
+        client, server, problem, remedy = (line.split() for line in listed.stdout.splitlines()[1:])
         assert (client[-3:], server[-4:]) == (["dead", "unknown", "ready"], ["dead", "unknown", "ready", "!"])
-        assert problem[-3:] == ["a", "dead", "socket"]
+        assert (problem[-3:], remedy[0]) == (["a", "dead", "socket"], "do")
         for each in decoded(pod, "list", code=1):
             assert (each["vswitchd"], each["link_state"], each["vhost"]["state"]) == ("dead", "unknown", "unknown")
         shown = cli(pod, "show", "dpdk-app/net1", code=1)
@@ -258,18 +263,70 @@ def test_list_while_the_daemon_hangs(pod: Node) -> None:
 
 
 def test_a_wide_list(pod: Node) -> None:
-    """`-o wide` also has VLAN, MAC, addresses, limits and age, as record and result have them; on a narrow terminal, too."""
+    """`-o wide` also has VLAN, MTU, MAC, addresses, limits, frames and age; on a narrow terminal, too."""
     first, second = decoded(pod, "list")
     header, *rows = (line.split() for line in cli(pod, "list", "-o", "wide").stdout.splitlines())
-    assert header[6:] == ["VLAN", "MAC", "ADDRESSES", "LIMITS", "LINK", "VHOST", "STATE", "AGE"]
-    assert rows[0][6:10] == ["100", first["mac"], "10.56.0.2/24", "-"]
-    assert rows[1][6:10] == ["-", second["mac"], "-", "-"]
+    properties, counted = ["VLAN", "MTU", "MAC", "ADDRESSES", "LIMITS"], ["FROM-POD", "TO-POD", "DROPPED"]
+    assert header[6:] == [*properties, "LINK", "VHOST", "STATE", *counted, "AGE"]
+    assert rows[0][6:11] == ["100", "1500", first["mac"], "10.56.0.2/24", "-"]
+    assert rows[1][6:11] == ["-", "-", second["mac"], "-", "-"]
+    assert [row[14:17] for row in rows] == [["-"] * 3] * 2  # the switch counts once an application has connected
     assert all(re.fullmatch(r"[0-9]+(s|m)", row[-1]) for row in rows)
     narrow = cli(pod, "list", "-o", "wide", COLUMNS="80").stdout.splitlines()
     assert [line.split()[:-1] for line in narrow] == [line[:-1] for line in (header, *rows)]
     assert cli(pod, "list", "-o", "json").stdout == cli(pod, "list", "--json").stdout
     assert cli(pod, "show", "dpdk-app", "-o", "json").stdout == cli(pod, "show", "dpdk-app", "--json").stdout
     assert "--json and -o wide" in cli(pod, "list", "--json", "-o", "wide", code=2).stderr
+
+
+def test_what_the_switch_has_instead_of_the_record(pod: Node) -> None:
+    """A VLAN, an MTU and a limit that were changed by hand stand beside the recorded values, with the command that helps.
+
+    That command helps. What the record does not have is no fault.
+    """
+    switch = switch_of(pod)
+    limit = ("--", "set", "Interface", PORT, "ingress_policing_rate=1000", "ingress_policing_burst=100")
+    switch.vsctl("set", "Port", PORT, "tag=200", "--", "set", "Interface", PORT, "mtu_request=1400", *limit)
+    listed = cli(pod, "list", "-o", "wide", "dpdk-app/net1", code=1)
+    row, problem, *_ = (line.split() for line in listed.stdout.splitlines()[1:])
+    assert (row[6:8], row[10]) == (["100→200", "1500→1400"], "-→from:1M")
+    assert problem[:2] == ["default/dpdk-app/net1:", "port"]
+    assert problem[3:] == ["the", "record", "has", "VLAN", "tag", "100,", "the", "switch", "200"]
+    shown = cli(pod, "show", "dpdk-app/net1", code=1).stdout
+    assert "tag 100 in the record, tag 200 in the switch" in shown
+    assert "1500 in the record, 1400 in the switch" in shown
+    assert "set by another program" in shown
+    [only] = decoded(pod, "show", "dpdk-app/net1", code=1)
+    assert (only["vlan"]["tag"], only["now"]["vlan"]["tag"], only["mtu"], only["now"]["mtu"]) == (100, 200, 1500, 1400)
+    assert (only["frames"], only["dropped"]) == (None, None)
+    assert only["drop_causes"].keys() == {"unread", "too_long", "limit_to_pod", "limit_from_pod"}
+    for found in only["findings"]:
+        command = found["remedy"].partition("ovs-vsctl ")[2].removesuffix(" removes it")
+        switch.vsctl(*command.split())
+    assert [each["findings"] for each in decoded(pod, "list")] == [[], []]
+
+
+def test_frames_that_the_switch_has_counted(pod: Node) -> None:
+    """With an application `list` and `show` have the frames of each direction, of this moment."""
+    [only] = decoded(pod, "list", "dpdk-app/net1")
+    with (
+        closing(VhostListener(only["socket"]["host"], FrontEndOptions())) as listener,
+        closing(listener.accept()) as application,
+    ):
+        pair = application.pairs[0]
+        wait_until(lambda: pair.send_frames([FRAME]), what="room for a frame")
+        wait_until(lambda: decoded(pod, "list", "dpdk-app/net1")[0]["frames"]["from_pod"] == 1, what="the frame counted")
+        [row] = [line.split() for line in cli(pod, "list", "-o", "wide", "dpdk-app/net1").stdout.splitlines()[1:]]
+        assert row[14:17] == ["1", "0", "0"]
+        shown = cli(pod, "show", "dpdk-app/net1").stdout
+        assert re.search(r"frames from the pod +1, 0 dropped$", shown, re.MULTILINE), shown
+        assert re.search(r"frames to the pod +0, 0 dropped$", shown, re.MULTILINE), shown
+
+
+def test_a_name_that_no_attachment_has(pod: Node) -> None:
+    """Names that are spelled alike are asked for."""
+    told = cli(pod, "show", "dpdk-ap/net1", code=1).stderr
+    assert told == "Error: no attachment is named 'dpdk-ap/net1'; did you mean default/dpdk-app/net1 or default/dpdk-app/net2?\n"
 
 
 def test_a_database_that_hangs(pod: Node) -> None:

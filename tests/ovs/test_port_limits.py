@@ -12,6 +12,8 @@ import pytest
 from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import LINK, STORE, attach, kernel_port, soon
+from userspace_cni.attachment.drift import Absent
+from userspace_cni.attachment.port_now import find_changes
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.base.limits import Limits, Netem, Rate
@@ -90,6 +92,25 @@ def test_a_limit_to_the_pod_comes_changes_and_goes(switch: Switch, driver: PortD
     attach(driver, limited(kind, to_pod=RATE), soon())
     driver.undo(kind, soon())
     assert (switch.rows("QoS"), switch.rows("Queue"), switch.bridges()) == ([], [], [])
+
+
+def test_what_limits_a_port_now(switch: Switch, resident: PortDriver, kind: OvsPort) -> None:
+    """A list of ports has the limits as they are: also after another program has changed the rows of QoS and Queue alone."""
+    polices = kind.interface.polices
+    step = limited(kind, to_pod=RATE, from_pod=OTHER) if polices else limited(kind, to_pod=RATE)
+    attach(resident, step, soon())
+
+    def changes() -> list[tuple[str, Any]]:
+        return [(each.field, each.found) for port in resident.list_ports() for each in find_changes(step, port.now)]
+
+    assert changes() == []
+    table, column = ("QoS", "cir") if polices else ("Queue", "max-rate")
+    switch.vsctl("set", table, str(switch.rows(table)[0]["_uuid"]), f"other_config:{column}=1000000")
+    told = f"{8 * MBIT if polices else MBIT} bit/s (burst {RATE.burst} bit)"
+    wait_until(lambda: changes() == [("limit to the pod", told)], what="the other rate")
+    switch.vsctl("clear", "Port", step.name, "qos", "--", "set", "Port", step.name, "tag=7", "trunks=[3,4]")
+    told_of_vlans = [("tag", 7), ("trunks", (3, 4))]
+    wait_until(lambda: changes() == [*told_of_vlans, ("limit to the pod", Absent("none"))], what="no rate")
 
 
 def test_a_limit_from_the_pod_comes_changes_and_goes(switch: Switch, driver: PortDriver, port: MakePort) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final, Protocol
 
-from userspace_cni.attachment.listing import SwitchPort
+from userspace_cni.attachment.listing import CountedPort, SwitchPort
 from userspace_cni.attachment.steps import OvsPort, PortRef
 from userspace_cni.base.errors import UNEXPECTED
 from userspace_cni.base.exposition import family, labels
@@ -37,23 +37,6 @@ _OUTCOMES: Final = (
     (range(UNEXPECTED, UNEXPECTED + 1), "bug"),
 )
 """The classes of CNI codes (`errors`), of which the first match counts; every other code is an IPAM plugin's own."""
-
-
-class CountedPort(Protocol):
-    """The switch's counters of one port of ours: Interface.external_ids and Interface.statistics."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def marks(self) -> Mapping[str, str]:
-        """Our marks; a port without `container-id` is no attachment's."""
-        ...
-
-    @property
-    def statistics(self) -> Mapping[str, int]:
-        """Counters by OVS's names, as rx_packets; those that this kind of port lacks are absent."""
-        ...
 
 
 class SpecState(Protocol):

@@ -22,7 +22,7 @@ from importlib.metadata import version
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from userspace_cni.agent.agent_metrics import AgentMetrics, CountedPort
+from userspace_cni.agent.agent_metrics import AgentMetrics
 from userspace_cni.agent.agent_server import Server
 from userspace_cni.agent.calls import Calls
 from userspace_cni.agent.exchange import Exchange
@@ -37,7 +37,7 @@ from userspace_cni.agent.watchdog import Watchdog
 from userspace_cni.agent.workers import Job, Workers
 from userspace_cni.attachment.cleanup import drain, sweep, undo
 from userspace_cni.attachment.dead_sockets import dead_sockets
-from userspace_cni.attachment.listing import SwitchPort, describe_all
+from userspace_cni.attachment.listing import CountedPort, SwitchPort, describe_all
 from userspace_cni.attachment.spool import Entry
 from userspace_cni.attachment.steps import PortRef, owner_kind
 from userspace_cni.base.deadline import Deadline
@@ -371,8 +371,11 @@ class Agent:
 
     def _attachments(self) -> PageContent:
         records, ports = self.node.store.journal.records(), self.node.switch.list_ports()
-        dead, boot_id, vswitchd = dead_sockets(records, self.node.driver), self.node.store.boot_id(), self.node.switch.vswitchd()
-        return PageContent(200, _json(describe_all(records, ports, boot_id=boot_id, vswitchd=vswitchd, dead=dead)))
+        switch, dead, boot_id = self.node.switch, dead_sockets(records, self.node.driver), self.node.store.boot_id()
+        vswitchd = switch.vswitchd()
+        counted = switch.list_counted() if vswitchd == "alive" else None
+        described = describe_all(records, ports, boot_id=boot_id, vswitchd=vswitchd, dead=dead, counters=counted)
+        return PageContent(200, _json(described))
 
     def _network(self) -> PageContent:
         return PageContent(200, _json(self.network.describe()))

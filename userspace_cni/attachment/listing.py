@@ -13,16 +13,27 @@ from operator import or_
 from typing import Any, Final, Literal, Protocol
 
 from userspace_cni.attachment.drift import Drift, sentence
+from userspace_cni.attachment.port_now import PortNow, change_finding, count_frames, find_changes
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.findings import Finding
 from userspace_cni.base.limits import UNLIMITED, Limits
+from userspace_cni.base.vlans import Vlan
 
 _UNFINISHED: Final[Mapping[str, str]] = {
     "pending": "state pending: its addresses are being leased, or ADD died in it",
     "applying": "state applying: it is being attached, or ADD died in it",
     "deleting": "state deleting: it is being detached, or something of it could not be undone yet",
 }
+_REMEDIES: Final[Mapping[str, str]] = {
+    "unfinished": "userspace-cni gc --dry-run says whether its call has died; a running agent finishes it then",
+    "rebooted": "a running agent removes it, and so does userspace-cni gc",
+    "port-missing": "a running agent makes it again, and so does userspace-cni gc",
+    "port-refused": "ovs-vsctl get Interface {port} error; the log of ovs-vswitchd says more",
+    "logical-port-not-installed": "userspace-cni ovn status; the log of ovn-controller",
+}
+"""What to do, by the name of the finding."""
+_OF_FINDINGS: Final = ("name", "severity", "message", "remedy", "path", "expected", "found")
 _PEERS: Final = {"client": "server", "server": "client", "": ""}
 """The application's role, by OVS's."""
 NOT_SERVING: Final = frozenset({"dead", "silent"})
@@ -68,6 +79,28 @@ class SwitchPort(Protocol):
         """The logical port that OVN has installed here; "" for none."""
         ...
 
+    @property
+    def now(self) -> PortNow:
+        """Its VLANs, MTU and limits."""
+        ...
+
+
+class CountedPort(Protocol):
+    """The switch's counters of one port of ours: Interface.external_ids and Interface.statistics."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def marks(self) -> Mapping[str, str]:
+        """Our marks; a port without `container-id` is no attachment's."""
+        ...
+
+    @property
+    def statistics(self) -> Mapping[str, int]:
+        """Counters by OVS's names, as rx_packets; those that this kind of port lacks are absent."""
+        ...
+
 
 @dataclass(frozen=True)
 class LimitedDirection:
@@ -98,24 +131,28 @@ def describe(
     boot_id: str = "",
     vswitchd: str = "unknown",
     dead: Drift | None = None,
+    counted: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Describe an attachment as JSON values.
 
     `ports`: what the switch says, by name of port; None when it could not be asked. `boot_id`: the present boot, to recognise
     attachments of an earlier one; "" leaves that out. `vswitchd`: `alive`, `dead`, `silent` or `unknown`; while it is dead or
     silent, what OVSDB has of links and applications is out of date and left out. `dead`: of its socket, see `sockets`.
+    `counted`: the statistics of its port, None while they are not known.
     """
     step, ref = record.port, record.port_ref
     port = ports.get(ref.name) if ports is not None and ref else None
     live = port if vswitchd not in NOT_SERVING else None
-    problems = problems_of(record, port, asked=ports is not None, boot_id=boot_id, dead=dead)
+    findings = problems_of(record, port, asked=ports is not None, boot_id=boot_id, dead=dead)
+    frames, dropped = count_frames(counted)
     return {
         "name": name_of(record),
         "container": record.container_id,
         "ifname": record.ifname,
         "network": record.network,
         "state": record.state,
-        "problems": [each.message for each in problems],
+        "problems": [each.message for each in findings if each.severity != "note"],
+        "findings": [{key: getattr(each, key) for key in _OF_FINDINGS} for each in findings],
         "pod": _pod(record),
         "netns": record.netns,
         "bridge": ref.bridge if ref else "",
@@ -128,6 +165,9 @@ def describe(
         "addresses": addresses(record),
         "vlan": _vlan(step),
         "mtu": step.interface.mtu if step else None,
+        "now": describe_now(port.now) if port else None,
+        "frames": frames,
+        "dropped": dropped,
         "link": _link(record),
         "limits": asdict(limits_of(record)),
         "limits_by": "ovn" if step and step.terms.by_ovn else "node",
@@ -151,12 +191,27 @@ def describe_all(
     boot_id: str = "",
     vswitchd: str = "unknown",
     dead: Mapping[str, Drift] | None = None,
+    counters: Iterable[CountedPort] | None = None,
 ) -> list[dict[str, Any]]:
-    """All of them, by pod, container and interface; see `describe`. `dead`: of their sockets, by key of record."""
+    """All of them, by pod, container and interface; see `describe`. `dead`: of their sockets, by key of record.
+
+    `counters`: of ports of ours, None while they are not known.
+    """
     known = None if ports is None else {port.name: port for port in ports}
     ordered = sorted(records, key=lambda record: (record.pod_namespace, record.pod_name, record.container_id, record.ifname))
     drifts = dead or {}
-    return [describe(record, known, boot_id=boot_id, vswitchd=vswitchd, dead=drifts.get(record.key)) for record in ordered]
+    counted = {each.name: each.statistics for each in counters or ()}
+    return [
+        describe(
+            record,
+            known,
+            boot_id=boot_id,
+            vswitchd=vswitchd,
+            dead=drifts.get(record.key),
+            counted=counted.get(record.port_ref.name) if record.port_ref else None,
+        )
+        for record in ordered
+    ]
 
 
 def name_of(record: Record) -> str:
@@ -223,7 +278,7 @@ def problems_of(
 
     `asked`: whether the switch could be asked; else as of `describe`.
     """
-    step = record.port
+    step, name = record.port, name_of(record)
     found: list[tuple[str, str]] = []
     if record.state != "ready":
         found.append(("unfinished", _UNFINISHED[record.state]))
@@ -237,13 +292,32 @@ def problems_of(
         found.append(("logical-port-not-installed", f"OVN has not installed logical port {step.logical.name}"))
     if dead:
         found.append(("socket-dead", sentence(dead)))
-    return [Finding(name, "warning" if name == "unfinished" else "error", name_of(record), text) for name, text in found]
+    remedies = {kind: text.format(port=port.name if port else "") for kind, text in _REMEDIES.items()}
+    remedies["socket-dead"] = dead.details if dead else ""
+    problems = [Finding(kind, "warning" if kind == "unfinished" else "error", name, text, remedies[kind]) for kind, text in found]
+    changes = find_changes(step, port.now) if step and port and record.state == "ready" else []
+    return problems + [change_finding(each, name) for each in changes]
+
+
+def describe_now(now: PortNow) -> dict[str, Any]:
+    """What the switch has of a port, as JSON values under the keys of the record's own."""
+    return {
+        "vlan": _of_vlan(now.vlan),
+        "mtu": now.mtu_request,
+        "mtu_open": now.mtu or None,
+        "limits": asdict(now.limits),
+        "qos": now.qos,
+    }
 
 
 def _vlan(step: OvsPort | None) -> dict[str, Any]:
     if step is None:
         return {"tag": None, "trunks": [], "mode": ""}
-    return {"tag": step.vlan.tag, "trunks": list(step.vlan.trunks), "mode": step.vlan.mode}
+    return _of_vlan(step.vlan)
+
+
+def _of_vlan(vlan: Vlan) -> dict[str, Any]:
+    return {"tag": vlan.tag, "trunks": list(vlan.trunks), "mode": vlan.mode}
 
 
 def select_status(port: SwitchPort) -> dict[str, str]:

@@ -5,7 +5,7 @@ Only types are here. A process of one verb and an agent that runs for years use 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from userspace_cni.attachment.attachment_store import AttachmentStore
     from userspace_cni.attachment.consumer import Consumer
     from userspace_cni.attachment.facts import ChangeableOptions, Facts
-    from userspace_cni.attachment.listing import LimitedDirection, SwitchPort
+    from userspace_cni.attachment.listing import CountedPort, LimitedDirection, SwitchPort
     from userspace_cni.attachment.records import Record
     from userspace_cni.attachment.run_ids import RunId
     from userspace_cni.attachment.steps import Lease, LegacyRecord, PortRef
@@ -217,6 +217,14 @@ class Switch(Protocol):
 
     def count_guarded(self) -> tuple[int, int]:
         """How many recorded host ends have the guard that they need, and how many need one. Raises UserspaceError."""
+        ...
+
+    def list_counted(self) -> Sequence[CountedPort] | None:
+        """The switch's counters of our ports, of this moment; None where it does not answer."""
+        ...
+
+    def read_statistics(self, ports: Collection[str]) -> Mapping[str, Mapping[str, int]]:
+        """Interface.statistics of these ports, by name and up to five seconds old; without those that are not known."""
         ...
 
     def list_limited(self, records: Iterable[Record]) -> list[LimitedDirection]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from userspace_cni.attachment.listing import NOT_SERVING, SwitchPort, Unresolved, select
+from userspace_cni.attachment.listing import NOT_SERVING, CountedPort, SwitchPort, Unresolved, select
 from userspace_cni.attachment.records import Record
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, RecordRefused, Unavailable, UserspaceError
@@ -145,8 +145,8 @@ class Site:
         except Unresolved as error:
             if error.ambiguous:
                 raise CommandRefused(f"{error}", USAGE) from error
-            near = f"; near: {', '.join(error.candidates)}" if error.candidates else "; see userspace-cni list"
-            raise CommandRefused(f"{error}{near}", FOUND) from error
+            meant = f"did you mean {' or '.join(error.candidates)}?" if error.candidates else "see userspace-cni list"
+            raise CommandRefused(f"{error}; {meant}", FOUND) from error
 
     def switch_problem(self) -> UserspaceError | None:
         try:
@@ -165,6 +165,10 @@ class Site:
             problem = error
         note(f"the switch cannot be asked: {problem}")
         return None
+
+    def counters(self, vswitchd: str) -> Sequence[CountedPort] | None:
+        """What the switch has counted at our ports; None while it cannot be asked."""
+        return self.node.switch.list_counted() if vswitchd == "alive" else None
 
     def liveness(self) -> Liveness:
         """Whether ovs-vswitchd lives; it has two seconds to say so, longer on a busy node. `require_serving` goes by it then."""

@@ -47,7 +47,7 @@ _BAR_MAX: Final = 60
 _IGNORED_SHOWN: Final = 5
 _STYLES: Final = {"error": "red", "warning": "yellow"}
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
-_ASCII: Final = str.maketrans({"µ": "u", "→": "-", "↔": "="})
+_ASCII: Final = str.maketrans({"µ": "u", "→": "->", "↔": "="})
 """Replacements for the signs of bars and figures where only ASCII can be shown."""
 
 

@@ -5,12 +5,13 @@ Heavy modules are imported when they are first used: a process that lives for on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, UserspaceError
+from userspace_cni.base.log import say
 from userspace_cni.cni.interface_keys import choose_kernel_port
 from userspace_cni.node.pod_logical_port import place_options
 from userspace_cni.node.switch_sockets import NodeSockets
@@ -130,6 +131,22 @@ class LocalSwitch:
     def counters(self) -> list[Counters]:
         """The switch's counters of our ports. Raises Unavailable and SwitchRefused."""
         return self.ports.read_counters(Deadline.after(_COUNTERS_S))
+
+    def list_counted(self) -> list[Counters] | None:
+        """As `counters`, None where the switch does not answer."""
+        try:
+            return self.counters()
+        except UserspaceError as error:
+            say("debug", "what the switch has counted is not known", error=error)
+            return None
+
+    def read_statistics(self, ports: Collection[str]) -> Mapping[str, Mapping[str, int]]:
+        """Interface.statistics of these ports, by name; without those that are not known. Never fails."""
+        try:
+            return self.ports.read_statistics(ports, Deadline.after(_COUNTERS_S))
+        except UserspaceError as error:
+            say("debug", "why the switch has dropped frames is not known", error=error)
+            return {}
 
     def list_limited(self, records: Iterable[Record]) -> list[LimitedDirection]:
         """Each limited direction of these attachments, with what its limit has dropped. Never fails."""

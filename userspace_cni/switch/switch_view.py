@@ -5,7 +5,7 @@ All methods may be called from several threads, and raise only errors of `usersp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
@@ -226,6 +226,12 @@ class SwitchView:
         from userspace_cni.switch.polling_threads import read_polling_threads
 
         return read_polling_threads(self.daemon, deadline, lately=lately)
+
+    def read_statistics(self, ports: Collection[str], deadline: Deadline) -> Mapping[str, Mapping[str, int]]:
+        """Interface.statistics of these ports, by name. Raises Unavailable and SwitchRefused."""
+        from userspace_cni.switch import counters
+
+        return counters.read_statistics(self.client, ports, deadline)
 
     def find(self, name: str, deadline: Deadline) -> FoundPort | None:
         from userspace_cni.ovsdb.database import named

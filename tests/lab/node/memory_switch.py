@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from userspace_cni.attachment.port_now import NOTHING, PortNow
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing
 from userspace_cni.base.polling import PollingReading
@@ -25,6 +26,7 @@ class Seen:
     status: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
     installed: str = ""
+    now: PortNow = NOTHING
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,11 @@ class MemoryPorts:
             raise self.world.unreachable
 
     def list_ports(self) -> list[Seen]:
+        """With what their records say."""
         names = [each.removeprefix("port:") for each in self.world.true if each.startswith("port:")]
-        return [Seen(name, status=self.status, error=self.errors.get(name, "")) for name in names]
+        steps = {step.name: step for each in self.world.journal.records() if (step := each.port)}
+        had = {name: PortNow(step.vlan, step.interface.mtu, limits=step.limits) for name, step in steps.items()}
+        return [Seen(name, status=self.status, error=self.errors.get(name, ""), now=had.get(name, NOTHING)) for name in names]
 
     def watch_liveness(self) -> Alive:
         return self.alive

@@ -5,7 +5,7 @@ It replaces switch, file system and API server in tests of the order of steps; o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -243,6 +243,13 @@ class MemorySwitch:
             raise self.world.unreachable
         made = [step.ref for record in self.world.journal.records() for step in record.steps if isinstance(step, OvsPort)]
         return {port.name: port.marks for port in [*made, *self.world.marked] if name_of(port) in self.world.true}
+
+    def list_counted(self) -> None:
+        """Nothing is known."""
+
+    def read_statistics(self, ports: Collection[str]) -> dict[str, Mapping[str, int]]:
+        """Nothing is known."""
+        return {}
 
     def list_limited(self, records: Iterable[Record]) -> list[LimitedDirection]:
         """None here."""

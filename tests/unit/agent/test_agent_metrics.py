@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.lab.node.ports import port_with
 from userspace_cni.agent.agent_metrics import AgentMetrics, outcome_of
 from userspace_cni.attachment.listing import LimitedDirection, SwitchPort
+from userspace_cni.attachment.port_now import NOTHING, PortNow
 from userspace_cni.attachment.specs import SpecStatus
 from userspace_cni.attachment.steps import PortRef
 from userspace_cni.base.errors import Unavailable
@@ -32,6 +33,7 @@ class Port:
     status: Mapping[str, str] = field(default_factory=lambda: DISCONNECTED)
     error: str = ""
     installed: str = ""
+    now: PortNow = NOTHING
     bridge: str = "br0"
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from userspace_cni.attachment.drift import Dead, Drift
 from userspace_cni.attachment.listing import Unresolved, describe, describe_all, name_of, problems_of, select
+from userspace_cni.attachment.port_now import PortNow
 from userspace_cni.attachment.records import Record, State
 from userspace_cni.attachment.steps import (
     Directory,
@@ -43,6 +44,7 @@ class Seen:
     status: Mapping[str, str] = field(default_factory=lambda: {"mode": "client", "status": "connected", "numa": "0"})
     error: str = ""
     installed: str = ""
+    now: PortNow = field(default_factory=lambda: PortNow(Vlan(100, (1, 2)), 9000))
 
 
 PORT = OvsPort("br0", "c0ffee012345-net1", VhostUserClient("/short/uid/s", 9000), Vlan(100, (1, 2)), mac="02:00:00:00:00:01")
@@ -86,6 +88,7 @@ def test_a_client_port_with_everything() -> None:
         "network": "n",
         "state": "ready",
         "problems": [],
+        "findings": [],
         "pod": {"namespace": "default", "name": "web", "uid": "uid"},
         "netns": "/run/netns/x",
         "bridge": "br0",
@@ -98,6 +101,15 @@ def test_a_client_port_with_everything() -> None:
         "addresses": ["10.1.2.3/24", "fd00::3/64"],
         "vlan": {"tag": 100, "trunks": [1, 2], "mode": ""},
         "mtu": 9000,
+        "now": {
+            "vlan": {"tag": 100, "trunks": [1, 2], "mode": ""},
+            "mtu": 9000,
+            "mtu_open": None,
+            "limits": {"to_pod": None, "from_pod": None, "netem": None},
+            "qos": "",
+        },
+        "frames": None,
+        "dropped": None,
         "link": None,
         "limits": {"to_pod": None, "from_pod": None, "netem": None},
         "limits_by": "node",

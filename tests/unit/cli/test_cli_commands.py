@@ -159,7 +159,9 @@ def test_list_shows_problems(town: Town) -> None:
     assert result.exit_code == 1
     assert [line.split()[-2:] for line in lines[1:3]] == [["deleting", "!"], ["ready", "!"]]
     assert lines[3].startswith("deadbeef0123/net1: state deleting")
-    assert lines[4] == "default/web/net1: the switch says: could not open \\x1b[31m"
+    assert "userspace-cni gc --dry-run" in lines[4]
+    assert lines[5] == "default/web/net1: the switch says: could not open \\x1b[31m"
+    assert lines[6].startswith("  do  ovs-vsctl get Interface c0ffee012345-net1 error")
 
 
 @pytest.mark.parametrize("command", ["list", "show"])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.node.world import World
+from userspace_cni.attachment.port_now import NOTHING, PortNow
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.specs import SpecStatus
 from userspace_cni.attachment.steps import HostEnd, NodeBridge, OvsPort, UplinkInterface, UplinkPort
@@ -28,6 +29,7 @@ class Port:
     link_state: str = "up"
     error: str = ""
     installed: str = ""
+    now: PortNow = NOTHING
 
 
 @pytest.mark.parametrize(

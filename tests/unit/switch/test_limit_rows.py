@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from userspace_cni.attachment.port_now import PortNow, find_changes
 from userspace_cni.attachment.steps import HostEnd, OvsPort, VhostUserClient
 from userspace_cni.base.errors import SwitchRefused
-from userspace_cni.base.limits import Limits, Netem, Rate
+from userspace_cni.base.limits import RATE_MAX, RATE_MIN, Limits, Netem, Rate
 from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.switch.ovsdb.rows.interface_row import interface_row
-from userspace_cni.switch.ovsdb.rows.qos_row import QosRow, policing_columns, qos_row, why_not_in_force
+from userspace_cni.switch.ovsdb.rows.qos_row import QosRow, policing_columns, qos_row, read_limits, why_not_in_force
 
 RATE = Rate(100_000_000, 10_000_000)
 RATES = st.builds(Rate, st.integers(1, 10**16), st.integers(1, 10**16))
@@ -46,6 +47,36 @@ def test_no_limit_becomes_none(rate: Rate) -> None:
     row = qos_row(limited(to_pod=rate))
     assert row is not None
     assert all(int(value) > 0 for value in row.other_config.values())
+
+
+def limits_now(step: OvsPort) -> PortNow:
+    """The step's limits as its rows say them."""
+    row = qos_row(step)
+    return PortNow(limits=read_limits(row, *policing_columns(step).values()), qos=row.type if row else "")
+
+
+@given(*[st.builds(Rate, st.integers(RATE_MIN, RATE_MAX), st.integers(1, 2**31 - 2))] * 2)
+def test_a_limit_that_was_written_is_read_as_the_same(to_pod: Rate, from_pod: Rate) -> None:
+    """The units of columns change a limit by less than what counts as a change, whatever enforces it."""
+    for step in (limited(to_pod=to_pod, from_pod=from_pod), limited("system", to_pod=to_pod)):
+        assert find_changes(step, limits_now(step)) == []
+    netem = limited("system", netem=Netem(latency_ms=5, jitter_ms=1, loss=2, queue=50))
+    assert limits_now(netem).limits == netem.limits
+    assert find_changes(netem, limits_now(netem)) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "to_pod"),
+    [
+        (QosRow("egress-policer", {"cir": "much", "cbs": "-1"}), None),
+        (QosRow("egress-policer", {"cir": "125"}), Rate(1000, 0)),
+        (QosRow("linux-htb", {"max-rate": "5000"}), Rate(5000, 0)),
+        (QosRow("linux-hfsc", {"max-rate": "5000"}), None),
+    ],
+)
+def test_a_limit_of_another_program_is_read_as_far_as_it_is_known(row: QosRow, to_pod: Rate | None) -> None:
+    """A value that is no number is none; of a type that is not ours nothing but its name is known."""
+    assert read_limits(row, 0, 0) == Limits(to_pod)
 
 
 @pytest.mark.parametrize("kind", get_args(KernelPort))

@@ -113,8 +113,13 @@ def test_each_difference_has_expected_and_found(changes: dict[str, Any], field: 
     """One Drift per property that is not as the step says."""
     drifts = port_row.find_differences(replace(STEP, **changes), row_of(STEP))
     of_port = field in ("tag", "trunks", "vlan_mode")
-    looks = [LIST_PORT] if of_port else [f"ovs-vsctl port-to-br {STEP.name}"] if field == "bridge" else []
-    assert drifts == [differing(field, expected, found, *looks)]
+    look = f"ovs-vsctl list {'Port' if of_port else 'Interface'} {STEP.name}"
+    if of_port or field == "mtu_request":
+        value = ",".join(map(str, expected)) if isinstance(expected, tuple) else expected
+        look += f"; a running agent puts it back, as ovs-vsctl set{look.removeprefix('ovs-vsctl list')} {field}={value} does"
+    if field == "bridge":
+        look = f"ovs-vsctl port-to-br {STEP.name}"
+    assert drifts == [differing(field, expected, found, look)]
 
 
 @pytest.mark.parametrize(

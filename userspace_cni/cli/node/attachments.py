@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,13 +11,14 @@ import click
 
 from userspace_cni.attachment.dead_sockets import dead_sockets
 from userspace_cni.attachment.listing import NOT_SERVING, SwitchPort, describe_all, name_of, select_status
+from userspace_cni.attachment.port_now import read_causes
 from userspace_cni.attachment.records import Record, record_key, step_to_json
 from userspace_cni.attachment.steps import (
     Step,
 )
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
-from userspace_cni.cli.node import limit_words
+from userspace_cni.cli.node import limit_words, port_words
 from userspace_cni.cli.site import NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell
 
@@ -26,7 +28,12 @@ _GOOD: Final = frozenset({"ready", "up", "connected"})
 _INSTALLED: Final = {True: ("installed", "green"), False: ("not installed", "red"), None: ("unknown", "dim")}
 _BAD: Final = frozenset({"down", "pending", "applying", "deleting", "dead", "silent"})
 _COLUMNS: Final = ("POD", "IFNAME", "NETWORK", "BRIDGE", "PORT", "TYPE", "LINK", "VHOST", "STATE")
-_WIDE: Final = (*_COLUMNS[:6], "VLAN", "MAC", "ADDRESSES", "LIMITS", *_COLUMNS[6:], "AGE")
+_WIDE: Final = (
+    *_COLUMNS[:6],
+    *("VLAN", "MTU", "MAC", "ADDRESSES", "LIMITS"),
+    *_COLUMNS[6:],
+    *("FROM-POD", "TO-POD", "DROPPED", "AGE"),
+)
 _LOGICAL: Final = "LOGICAL"
 """Only where an attachment is a logical port of OVN."""
 
@@ -38,7 +45,7 @@ _LOGICAL: Final = "LOGICAL"
     "-o",
     "--output",
     type=click.Choice(["wide", "json"]),
-    help="wide: VLAN, MAC address, addresses and age too; json: a JSON list.",
+    help="wide: VLAN, MTU, MAC address, addresses, limits, frames and age too; json: a JSON list.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 @click.pass_context
@@ -48,8 +55,9 @@ def list_command(ctx: click.Context, names: tuple[str, ...], network: str | None
     A NAME is POD/IFNAME, NAMESPACE/POD/IFNAME or CONTAINERID-PREFIX/IFNAME; without IFNAME all of that pod or container.
 
     LINK and VHOST are what the switch says: whether the link is up, and whether an application is connected. While ovs-vswitchd
-    is dead or silent LINK says so; in JSON that is `vswitchd`. Exit code: 1 when an attachment that is ready has a fault, such
-    as a port that the switch lacks, or while ovs-vswitchd is dead; else 0.
+    is dead or silent LINK says so; in JSON that is `vswitchd`. With -o wide what the switch has instead of a recorded value
+    stands behind it, as 100->200; frames are those that the switch has counted. Exit code: 1 when an attachment that is ready
+    has a fault, such as a port that the switch lacks, or while ovs-vswitchd is dead; else 0.
     """
     if as_json and output == "wide":
         raise click.UsageError("--json and -o wide: give one of them")
@@ -58,7 +66,8 @@ def list_command(ctx: click.Context, names: tuple[str, ...], network: str | None
         records = [record for record in site.records(names) if network in (None, record.network)]
         ports, vswitchd = _asked(site) if records else ([], "unknown")
     dead = dead_sockets(records, site.node.driver)
-    described = describe_all(records, ports, boot_id=site.node.store.boot_id(), vswitchd=vswitchd, dead=dead)
+    boot_id, counted = site.node.store.boot_id(), site.counters(vswitchd) if records else None
+    described = describe_all(records, ports, boot_id=boot_id, vswitchd=vswitchd, dead=dead, counters=counted)
     if as_json or output == "json":
         view.show_json(described)
     elif not described:
@@ -71,8 +80,9 @@ def list_command(ctx: click.Context, names: tuple[str, ...], network: str | None
             rows = [[*row, _logical(each["logical_port"])] for row, each in zip(rows, described, strict=True)]
         view.show_table(columns, rows)
         for each in described:
-            for problem in each["problems"]:
-                view.say(Cell(each["name"], "bold red"), ": ", problem)
+            for found in _problems(each):
+                view.say(Cell(each["name"], "bold red"), ": ", found["message"])
+                view.show_facts([("do", found["remedy"])])
         view.note_left_out([each for each in _WIDE if each not in columns], "-o wide")
     _exit_by(described, ctx)
 
@@ -93,13 +103,16 @@ def show_command(ctx: click.Context, names: tuple[str, ...], output: str | None,
         records = {record.key: record for record in site.records(names)}
         ports, vswitchd = _asked(site)
         dead = dead_sockets(records.values(), site.node.driver)
-        listed = describe_all(records.values(), ports, boot_id=site.node.store.boot_id(), vswitchd=vswitchd, dead=dead)
+        boot_id, counted = site.node.store.boot_id(), site.counters(vswitchd)
+        listed = describe_all(records.values(), ports, boot_id=boot_id, vswitchd=vswitchd, dead=dead, counters=counted)
+        causes = site.node.switch.read_statistics([each["port"] for each in listed if each["now"]])
         drops = {(each.key, each.direction): each.drops for each in site.node.switch.list_limited(records.values())}
     status = {port.name: select_status(port) for port in ports or () if vswitchd not in NOT_SERVING}
     details = [_details(each, records[record_key(each["container"], each["ifname"])], status, site) for each in listed]
     for each in details:
         key = record_key(each["container"], each["ifname"])
         each["limit_drops"] = {way: drops.get((key, way)) for way in ("to_pod", "from_pod")}
+        each["drop_causes"] = asdict(read_causes(causes.get(each["port"], {})))
     if as_json or output:
         view.show_json(details)
     else:
@@ -108,6 +121,11 @@ def show_command(ctx: click.Context, names: tuple[str, ...], output: str | None,
                 view.say("")
             _show(each, records[record_key(each["container"], each["ifname"])], site)
     _exit_by(details, ctx)
+
+
+def _problems(each: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The findings about an attachment that are faults."""
+    return [found for found in each["findings"] if found["severity"] != "note"]
 
 
 def _exit_by(described: Iterable[Mapping[str, Any]], ctx: click.Context) -> None:
@@ -139,10 +157,30 @@ def _row(each: Mapping[str, Any]) -> list[Cell | str]:
 
 
 def _wide_row(each: Mapping[str, Any], site: Site) -> list[Cell | str]:
-    row = _row(each)
-    shown = [_vlans(each["vlan"]), each["mac"], ",".join(each["addresses"]), limit_words.short(each["limits"], each["limits_by"])]
-    cells = [Cell(text or "-", "" if text else "dim") for text in (*shown, _age(each["created"], site, short=True))]
-    return [*row[:6], *cells[:4], *row[6:], cells[4]]
+    row, now = _row(each), each["now"]
+    mtu, limits = str(each["mtu"] or ""), limit_words.short(each["limits"], each["limits_by"])
+    first = [
+        _changed(_vlans(each["vlan"]), _vlans(now["vlan"]) if now else None),
+        _changed(mtu, port_words.mtu(each["mtu"], now) if now else None),
+        _plain(each["mac"]),
+        _plain(",".join(each["addresses"])),
+        _changed(limits, limit_words.short_now(each) if now else None),
+    ]
+    frames, dropped = each["frames"], port_words.dropped(each["dropped"])
+    counted = [str(frames[way]) if frames else "" for way in ("from_pod", "to_pod")]
+    last = [*counted, dropped, _age(each["created"], site, short=True)]
+    return [*row[:6], *first, *row[6:], *map(_plain, last)]
+
+
+def _plain(text: str) -> Cell:
+    return Cell(text or "-", "" if text else "dim")
+
+
+def _changed(recorded: str, now: str | None) -> Cell:
+    """A property of the record, in one word with what the switch has instead; None for what is not known."""
+    if now is None or now == recorded:
+        return _plain(recorded)
+    return Cell(view.make_printable(f"{recorded or '-'}→{now or '-'}"), "red")
 
 
 def _logical(port: Mapping[str, Any] | None) -> Cell:
@@ -216,8 +254,9 @@ def _mentions(path: Path, container_id: str) -> bool:
 
 def _show(each: Mapping[str, Any], record: Record, site: Site) -> None:
     view.say(Cell(each["name"], "bold"), f"  network {each['network']}  ", _coloured(each["state"]))
-    for problem in each["problems"]:
-        view.say("  ", Cell(problem, "red"))
+    for found in each["findings"]:
+        view.say("  ", Cell(found["message"], "dim" if found["severity"] == "note" else "red"))
+        view.show_facts([("do", found["remedy"])])
     view.say("")
     view.show_path(_stations(each, record))
     view.say("")
@@ -236,7 +275,7 @@ def _show(each: Mapping[str, Any], record: Record, site: Site) -> None:
 
 
 def _facts(each: Mapping[str, Any], site: Site) -> list[tuple[str, Cell | str]]:
-    pod = each["pod"] or {}
+    pod, now = each["pod"] or {}, each["now"]
     return [
         ("container", each["container"]),
         ("pod UID", pod.get("uid", "")),
@@ -244,15 +283,23 @@ def _facts(each: Mapping[str, Any], site: Site) -> list[tuple[str, Cell | str]]:
         ("netns", each["netns"]),
         ("MAC", each["mac"]),
         ("addresses", view.join(each["addresses"])),
-        ("MTU", str(each["mtu"] or "")),
-        ("VLAN", _vlan(each["vlan"])),
+        ("MTU", _fact(str(each["mtu"] or ""), port_words.mtu(each["mtu"], now) if now else None)),
+        ("VLAN", _fact(_vlan(each["vlan"]), _vlan(now["vlan"]) if now else None)),
         *_logical_facts(each["logical_port"]),
-        *limit_words.facts(each["limits"], each["limit_drops"], each["limits_by"]),
+        *limit_words.facts(each["limits"], now and now["limits"], each["limit_drops"], each["limits_by"]),
+        *port_words.counted(each["frames"], each["dropped"], each["drop_causes"]),
         ("source of mirrors", view.join(list(map(limit_words.source, each["mirrors"])))),
         ("output of mirror", each["mirror_output"]),
         ("made", _age(each["created"], site)),
         *((f"switch: {key}", value) for key, value in sorted(each["switch_status"].items())),
     ]
+
+
+def _fact(recorded: str, now: str | None) -> Cell | str:
+    """A property of the record, and what the switch has instead."""
+    if now is None or now == recorded:
+        return recorded
+    return Cell(f"{recorded or 'none'} in the record, {now or 'none'} in the switch", "red")
 
 
 def _logical_facts(port: Mapping[str, Any] | None) -> list[tuple[str, Cell | str]]:

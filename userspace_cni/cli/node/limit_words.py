@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 _WAYS: Final = (("to_pod", "to the pod"), ("from_pod", "from the pod"))
+_COLUMNS: Final = {"to_pod": "Port.qos", "netem": "Port.qos", "from_pod": "Interface.ingress_policing_rate"}
 _UNITS: Final = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
@@ -17,15 +18,30 @@ def short(limits: Mapping[str, Any], by: str) -> str:
     return ",".join([*parts, *(["netem"] if limits["netem"] else [])])
 
 
-def facts(limits: Mapping[str, Any], drops: Mapping[str, int | None], by: str) -> list[tuple[str, str]]:
-    """Name and value of each limit, with the frames that each direction's has dropped; None for what is not known."""
+def short_now(each: Mapping[str, Any]) -> str:
+    """As `short`, with what the switch has instead where that differs (`find_changes`); `each`: a described attachment."""
+    limits, now, by = each["limits"], each["now"], each["limits_by"]
+    changed = {found["path"].partition(" ")[0] for found in each["findings"] if found["name"] == "port-changed"}
+    has = {key: now["limits"][key] if _COLUMNS[key] in changed else limit for key, limit in limits.items()}
+    unknown = now["qos"] if _COLUMNS["to_pod"] in changed and not (has["to_pod"] or has["netem"]) else ""
+    return ",".join(filter(None, (short(has, by), unknown)))
+
+
+def facts(
+    limits: Mapping[str, Any], now: Mapping[str, Any] | None, drops: Mapping[str, int | None], by: str
+) -> list[tuple[str, str]]:
+    """Name and value of each limit, with the frames that each direction's has dropped; None for what is not known.
+
+    `now`: the limits that the switch has; they are named where the record has none.
+    """
     if by == "ovn":
         return [("limits", "OVN's: rows of QoS in its northbound database, which the controller writes")]
     found = []
     dropped = {key: "" if count is None else f", {count} frames dropped" for key, count in drops.items()}
     for key, way in _WAYS:
-        if limits[key]:
-            text = f"{rate(limits[key]['rate'])}bit/s, burst {rate(limits[key]['burst'])}bit"
+        added = now[key] if now and not limits[key] else None
+        if limit := limits[key] or added:
+            text = f"{rate(limit['rate'])}bit/s, burst {rate(limit['burst'])}bit" + (", set by another program" if added else "")
             found.append((f"limit {way}", text + dropped[key]))
     netem = limits["netem"]
     if netem:

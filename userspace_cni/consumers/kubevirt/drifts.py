@@ -6,14 +6,14 @@ the former.
 
 from __future__ import annotations
 
-import re
 import shlex
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from userspace_cni.attachment.drift import Absent, Condition, Dead, Drift, Other, sentence
+from userspace_cni.attachment.column_commands import command_for
+from userspace_cni.attachment.drift import Absent, Dead, Drift, Other, sentence
 from userspace_cni.attachment.steps import OvsPort, Step, Steps
 from userspace_cni.base.findings import Finding, Severity
 from userspace_cni.pod import launcher
@@ -23,20 +23,8 @@ Drifts = Mapping[str, Sequence[Drift]]
 ANEW: Final = "restart or migrate the VM: its next pod has its own"
 _DISCONNECTING: Final = ("", "state", "bridge", "Interface.type", "options:vhost-server-path")
 """Fields of a port on which the switch's connection to QEMU's socket depends; "" is the port itself."""
-_KEY: Final = re.compile("(?:(?P<table>Port|Interface) )?(?P<column>options|external_ids):(?P<key>.+)")
-"""A field that is a key of a map; one that names no table is of Interface."""
 _INSTALLED: Final = "external_ids:ovn-installed"
 """What OVN alone writes: of a port that has not it, the logical port is at fault."""
-_COLUMNS: Final = {
-    "Interface.type": ("Interface", "type"),
-    "tag": ("Port", "tag"),
-    "trunks": ("Port", "trunks"),
-    "vlan_mode": ("Port", "vlan_mode"),
-    "mtu_request": ("Interface", "mtu_request"),
-    "ingress_policing_rate": ("Interface", "ingress_policing_rate"),
-    "ingress_policing_burst": ("Interface", "ingress_policing_burst"),
-}
-"""Fields that a column has, with its table."""
 _TRAFFIC: Final = (
     *("tag", "trunks", "vlan_mode", "Interface.type", "options:vhost-server-path"),
     *("external_ids:iface-id", "external_ids:iface-id-ver"),
@@ -216,28 +204,8 @@ def _in_place(drifts: Sequence[Drift]) -> list[Drift]:
 
 def _remedy(step: OvsPort, changed: Sequence[Drift]) -> str:
     """One call of ovs-vsctl that sets the columns back, or for rows beside the port's own, as of QoS and mirrors, a new port."""
-    commands = [_command(each) for each in changed]
+    commands = [command_for(each) for each in changed]
     if None in commands:
         again = f"run userspace-cni gc, which makes it again on {step.bridge}; the VM is cut off until then"
         return f"ovs-vsctl del-port {step.name}, and {again}"
     return "ovs-vsctl " + " -- ".join(dict.fromkeys(each for each in commands if each))
-
-
-def _command(drift: Drift) -> str | None:
-    """The command that sets the column back, or clears one that ADD did not set; None where there is no such column."""
-    row = drift.subject.partition(" ")[2]
-    value = "" if isinstance(drift.expected, Condition) else drift.expected
-    if key := _KEY.fullmatch(drift.field):
-        return _of_map(row, key["table"] or "Interface", key["column"], key["key"], str(value))
-    if drift.field not in _COLUMNS:
-        return None
-    table, column = _COLUMNS[drift.field]
-    given = ",".join(map(str, value)) if isinstance(value, tuple) else value
-    return f"clear {table} {row} {column}" if given == "" else f"set {table} {row} {column}={given}"
-
-
-def _of_map(row: str, table: str, column: str, key: str, value: str) -> str:
-    """The command that sets a key of a map, or removes it for ""; the value is a quoted string of OVSDB, quoted for the shell."""
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    given = shlex.quote(f'{column}:{key}="{escaped}"')
-    return f"set {table} {row} {given}" if value else f"remove {table} {row} {column} {key}"

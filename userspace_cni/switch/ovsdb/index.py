@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from userspace_cni.ovsdb.column_values import value_of
+from userspace_cni.ovsdb.database import ROW_UPDATE
 from userspace_cni.switch.ovsdb.changes import Listeners, read_changes
 from userspace_cni.switch.ovsdb.rows.marks import ATTACHED_MAC
 from userspace_cni.switch.ovsdb.rows.port_row import KnownPort
@@ -73,7 +74,10 @@ class SwitchIndex:
         return tuple(self._of_mac.get(mac, ()))
 
     def change(self, table: str, event: str, row: Any, former: Any) -> None:
-        """Tell of what may be a loss."""
+        """Tell of what may be a loss. Rows of limits have no name by which their port could be found here."""
+        if table in ("QoS", "Queue") and event == ROW_UPDATE:
+            self.shown.clear()
+            self.listed = None
         changed = () if former is None else former._data.keys()  # noqa: SLF001 - ovs.db.idl has no other list
         for each in read_changes(table, event, partial(value_of, row), changed, partial(value_of, former)):
             self._listeners.change(*each)

@@ -7,16 +7,21 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from userspace_cni.attachment.port_now import PortNow
 from userspace_cni.attachment.steps import Internal, Patch, UplinkPort
 from userspace_cni.base.port_kinds import Datapath
+from userspace_cni.base.vlans import Vlan
 from userspace_cni.ovsdb.column_values import columns_of, read_references, refers, value_of
+from userspace_cni.ovsdb.replica import Replica
 from userspace_cni.switch.ovsdb.bridge_mirrors import list_mirrors, read_mirror_rows, takes_sources
+from userspace_cni.switch.ovsdb.index import SwitchIndex
 from userspace_cni.switch.ovsdb.port_limits import limit_of
 from userspace_cni.switch.ovsdb.rows.bridge_row import DATAPATH_TYPE, datapath_of
 from userspace_cni.switch.ovsdb.rows.interface_row import DEVARGS, VHOST_USER_TYPES
 from userspace_cni.switch.ovsdb.rows.logical_ids import installed_port
 from userspace_cni.switch.ovsdb.rows.marks import BridgeMaker, find_maker, is_nodes, is_ours
 from userspace_cni.switch.ovsdb.rows.port_row import KnownPort, LimitedPort, PortRow
+from userspace_cni.switch.ovsdb.rows.qos_row import read_limits
 from userspace_cni.switch.ovsdb.rows.switch_row import Abilities, SwitchSettings
 from userspace_cni.switch.ovsdb.rows.uplink_row import UplinkRow
 from userspace_cni.switch.ovsdb.switch_database import SwitchSession
@@ -61,7 +66,7 @@ def list_ports(session: SwitchSession) -> list[KnownPort]:
                 continue
             known = shown.get(name)
             if known is None or known.bridge != bridge:
-                known = shown[name] = _known(name, bridge, interface, ours=is_ours(index.marks[name]))
+                known = shown[name] = _known(bridge, interface, _now(replica, port, interface), ours=is_ours(index.marks[name]))
             found.append(known)
     index.listed = found
     return list(found)
@@ -244,13 +249,26 @@ def read_other_config(session: SwitchSession) -> dict[str, str]:
     return dict(value_of(session.root(), "other_config"))
 
 
-def _known(name: str, bridge: str, interface: Any, *, ours: bool) -> KnownPort:
+def _known(bridge: str, interface: Any, now: PortNow, *, ours: bool) -> KnownPort:
     link, error = value_of(interface, "link_state"), value_of(interface, "error")
     kind, status = value_of(interface, "type"), value_of(interface, "status")
     ofport = value_of(interface, "ofport")
     number = ofport[0] if ofport else 0
     installed = installed_port(value_of(interface, "external_ids"))
-    return KnownPort(name, bridge, kind, ours, link[0] if link else "", status, error[0] if error else "", number, installed)
+    name, up = value_of(interface, "name"), link[0] if link else ""
+    return KnownPort(name, bridge, kind, ours, up, status, error[0] if error else "", number, installed, now)
+
+
+def _now(replica: Replica[SwitchIndex], port: Any, interface: Any) -> PortNow:
+    tag, mode, asked, mtu = (
+        value_of(row, column)
+        for row, column in ((port, "tag"), (port, "vlan_mode"), (interface, "mtu_request"), (interface, "mtu"))
+    )
+    vlan = Vlan(tag[0] if tag else None, tuple(sorted(value_of(port, "trunks"))), mode[0] if mode else "")
+    policing = (value_of(interface, f"ingress_policing_{what}") for what in ("rate", "burst"))
+    limit = limit_of(replica, port)
+    limits = read_limits(limit, *policing)
+    return PortNow(vlan, asked[0] if asked else None, mtu[0] if mtu else 0, limits, limit.type if limit else "")
 
 
 def bridge_of(session: SwitchSession, port: Any, likely: str = "") -> Any:

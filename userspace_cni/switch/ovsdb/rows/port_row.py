@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from userspace_cni.attachment.column_commands import TABLES, command_for
 from userspace_cni.attachment.drift import Absent, Drift, Value
+from userspace_cni.attachment.port_now import NOTHING, PortNow
 from userspace_cni.attachment.steps import EVERYTHING, OWNER, OvsPort, PortRef
 from userspace_cni.ovsdb.columns import Columns, wrap_optional
 from userspace_cni.switch.ovsdb.rows.bridge_row import (
@@ -54,7 +56,7 @@ class KnownPort:
 
     `status` is Interface.status, of vhost-user ports: mode (client, server), status (connected, disconnected), num_of_vrings,
     features and more. `error` is Interface.error, "" if the interface is open; `ofport` its number then, 0 before. `installed`:
-    the logical port that OVN has installed there, "" for none.
+    the logical port that OVN has installed there, "" for none. `now`: its VLANs, MTU and limits.
     """
 
     name: str
@@ -66,6 +68,7 @@ class KnownPort:
     error: str
     ofport: int = 0
     installed: str = ""
+    now: PortNow = NOTHING
 
 
 @dataclass(frozen=True)
@@ -250,8 +253,10 @@ def _look(step: OvsPort, column: str) -> str:
 
 
 def _drift(step: OvsPort, column: str, expected: Value | None, found: Value | None) -> Drift:
-    look = _look(step, column)
-    return Drift(f"port {step.name}", column, _value(expected), _value(found), look, joint=", ")
+    drift = Drift(f"port {step.name}", column, _value(expected), _value(found), _look(step, column), joint=", ")
+    if column in TABLES and column != "Interface.type":
+        return replace(drift, details=f"{drift.details}; a running agent puts it back, as ovs-vsctl {command_for(drift)} does")
+    return drift
 
 
 def _value(value: Value | None) -> Value:

@@ -7,13 +7,14 @@ cannot have is refused here, and the limits in force are read back (`why_not_in_
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.errors import SwitchRefused
-from userspace_cni.base.limits import Netem, Rate
+from userspace_cni.base.limits import Limits, Netem, Rate
 from userspace_cni.ovsdb.columns import Columns
 from userspace_cni.switch.ovsdb.rows.interface_row import interface_row
 
@@ -25,6 +26,7 @@ _REMEDY: Final = {
     HTB: "the kernel needs sch_htb (modprobe sch_htb); a host end that is opened as af_packet or af_xdp needs none",
     NETEM: "the kernel needs sch_netem (modprobe sch_netem), and jitter an Open vSwitch after 3.1; leave them out of 'netem'",
 }
+_DIGITS: Final = re.compile(r"[0-9]{1,18}")
 _BYTE: Final = 8
 _KBIT: Final = 1000
 
@@ -67,6 +69,28 @@ def policing_columns(step: OvsPort) -> Columns:
         "ingress_policing_rate": _kbit(limit.rate) if limit else 0,
         "ingress_policing_burst": _kbit(limit.burst) if limit else 0,
     }
+
+
+def read_limits(row: QosRow | None, policing_rate: int, policing_burst: int) -> Limits:
+    """What these columns limit a port to, in the units of `Limits`; of a type of QoS that is not ours nothing is known."""
+    from_pod = Rate(policing_rate * _KBIT, policing_burst * _KBIT) if policing_rate else None
+    if row is None:
+        return Limits(from_pod=from_pod)
+    if row.type == NETEM:
+        milliseconds = (_number(row.other_config, key) // 1000 for key in ("latency", "jitter"))
+        return Limits(None, from_pod, Netem(*milliseconds, *(_number(row.other_config, key) for key in ("loss", "limit"))))
+    if row.type == POLICER:
+        to_pod = Rate(*(_number(row.other_config, key) * _BYTE for key in ("cir", "cbs")))
+    else:
+        rate = _number(row.queue, "max-rate") or _number(row.other_config, "max-rate")
+        to_pod = Rate(rate, _number(row.queue, "burst"))
+    return Limits(to_pod if row.type in (POLICER, HTB) and to_pod.rate else None, from_pod)
+
+
+def _number(values: Mapping[str, str], key: str) -> int:
+    """The number, which anyone may have written; 0 for none."""
+    text = values.get(key, "")
+    return int(text) if _DIGITS.fullmatch(text) else 0
 
 
 def why_not_in_force(row: QosRow, shown: str) -> tuple[str, str] | None:
