@@ -11,7 +11,7 @@ import pytest
 
 from tests.lab.frames.taps import socket_in
 from tests.lab.runtimes.runtime import netns
-from userspace_cni.cli.kubevirt.vm_sockets import UnixSockets, look
+from userspace_cni.cli.node.socket_parties import UnixSockets, look
 from userspace_cni.host.files.waiting_application import find_waiting_socket
 from userspace_cni.linux.unix_sockets import UnixSocket, file_of, unix_sockets
 

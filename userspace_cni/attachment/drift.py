@@ -34,6 +34,14 @@ class Other(Condition):
     """Another thing is in its place."""
 
 
+class Hidden(Condition):
+    """The thing exists, and processes that need it do not see it."""
+
+
+class Unfollowed(Condition):
+    """The thing is seen, and its next one will not be: the mount does not follow that of the host."""
+
+
 Value = str | int | tuple[int, ...] | Condition
 
 

@@ -248,6 +248,10 @@ class Ports(Protocol):
         """Every port of the switch. Raises Unavailable without a session."""
         ...
 
+    def list_bridges(self) -> Mapping[str, str]:
+        """The datapath of each bridge. Raises Unavailable without a session."""
+        ...
+
     def watch_liveness(self) -> Liveness:
         """Ask ovs-vswitchd whether it lives, and remember the answer for STATUS."""
         ...

@@ -44,6 +44,13 @@ def _check() -> click.Command:
     return check_command
 
 
+@defer(userspace_cni, "why", "Say why a pod's interface does not work, and what to do.")
+def _why() -> click.Command:
+    from userspace_cni.cli.node.why import why_command
+
+    return why_command
+
+
 @defer(userspace_cni, "gc", "Finish or remove what dead calls and lost sandboxes left.")
 def _gc() -> click.Command:
     from userspace_cni.cli.node.gc import gc_command

@@ -170,6 +170,11 @@ class SwitchView:
 
         return self.client.require_session().look(list_ports)
 
+    def list_bridges(self) -> Mapping[str, str]:
+        """The datapath of each bridge, from the replica of a resident driver. Raises Unavailable."""
+        index = self.client.require_session().index
+        return {name: datapath_of(kind) for name, kind in index.datapaths.copy().items()}
+
     @property
     def dpdk(self) -> bool:
         """Whether DPDK runs, from the replica of a resident driver. Raises Unavailable."""

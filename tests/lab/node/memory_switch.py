@@ -75,6 +75,9 @@ class MemoryPorts:
         had = {name: PortNow(step.vlan, step.interface.mtu, limits=step.limits) for name, step in steps.items()}
         return [Seen(name, status=self.status, error=self.errors.get(name, ""), now=had.get(name, NOTHING)) for name in names]
 
+    def list_bridges(self) -> dict[str, str]:
+        return {each.bridge: "netdev" for each in self.list_ports()}
+
     def watch_liveness(self) -> Alive:
         return self.alive
 

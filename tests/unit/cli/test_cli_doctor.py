@@ -20,7 +20,7 @@ from tests.unit.cli.test_cli_commands import Town, decoded
 from tests.unit.kubevirt.plugin_definition import definition, stored
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.errors import Unavailable
-from userspace_cni.cli.kubevirt.vm_sockets import UnixSockets
+from userspace_cni.cli.node.socket_parties import UnixSockets
 from userspace_cni.consumers.kubevirt.guests import Party
 from userspace_cni.fastpath.memory import hugepages
 from userspace_cni.fastpath.memory.hugepages import HugepagePool, HugePages

@@ -20,7 +20,7 @@ from userspace_cni.base.findings import Finding
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
 from userspace_cni.cli.kubevirt.plugins import judge_plugins
-from userspace_cni.cli.kubevirt.vm_sockets import UnixSockets, look
+from userspace_cni.cli.node.socket_parties import UnixSockets, look
 from userspace_cni.cli.site import (
     SWITCH_S,
     CommandRefused,

@@ -19,11 +19,10 @@ from userspace_cni.attachment.steps import (
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.node import limit_words, port_words
+from userspace_cni.cli.node.quarantined import quarantined
 from userspace_cni.cli.site import NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell
 
-_QUARANTINED_MAX: Final = 5
-_QUARANTINED_BYTES: Final = 1 << 20
 _GOOD: Final = frozenset({"ready", "up", "connected"})
 _INSTALLED: Final = {True: ("installed", "green"), False: ("not installed", "red"), None: ("unknown", "dim")}
 _BAD: Final = frozenset({"down", "pending", "applying", "deleting", "dead", "silent"})
@@ -208,7 +207,7 @@ def _details(described: dict[str, Any], record: Record, status: Mapping[str, Any
         "switch_status": status.get(described["port"], {}),
         "result": record.result,
         "shared": _shared(record, site),
-        "quarantined": _quarantined(record.container_id, Path(site.node.store.journal.directory)),
+        "quarantined": quarantined(Path(site.node.store.journal.directory), (record.container_id,)),
     }
 
 
@@ -232,24 +231,6 @@ def _shared(record: Record, site: Site) -> list[dict[str, Any]]:
             ]
             found.append({"thing": thing.key, "made_by_us": thing.key in shared.made, "holders": sorted(holders)})
     return found
-
-
-def _quarantined(container_id: str, state_dir: Path) -> list[dict[str, Any]]:
-    """The newest files of the quarantine that mention the container."""
-    found = []
-    try:
-        for path in (state_dir / "quarantine").iterdir():
-            facts = path.lstat()
-            if container_id in path.name or (path.is_file() and _mentions(path, container_id)):
-                found.append((facts.st_mtime, {"file": str(path), "bytes": facts.st_size}))
-    except OSError:
-        return []
-    return [entry for _, entry in sorted(found, key=lambda pair: pair[0], reverse=True)][:_QUARANTINED_MAX]
-
-
-def _mentions(path: Path, container_id: str) -> bool:
-    with path.open("rb") as file:
-        return container_id.encode() in file.read(_QUARANTINED_BYTES)
 
 
 def _show(each: Mapping[str, Any], record: Record, site: Site) -> None:

@@ -202,10 +202,13 @@ def _in_place(drifts: Sequence[Drift]) -> list[Drift]:
     return [each for each in drifts if not isinstance(each.found, Dead)]
 
 
-def _remedy(step: OvsPort, changed: Sequence[Drift]) -> str:
-    """One call of ovs-vsctl that sets the columns back, or for rows beside the port's own, as of QoS and mirrors, a new port."""
+def command_back(changed: Sequence[Drift]) -> str:
+    """One call of ovs-vsctl that sets the columns of a port back; "" where one of them is of rows beside the port's own."""
     commands = [command_for(each) for each in changed]
-    if None in commands:
-        again = f"run userspace-cni gc, which makes it again on {step.bridge}; the VM is cut off until then"
-        return f"ovs-vsctl del-port {step.name}, and {again}"
-    return "ovs-vsctl " + " -- ".join(dict.fromkeys(each for each in commands if each))
+    return "" if None in commands else "ovs-vsctl " + " -- ".join(dict.fromkeys(each for each in commands if each))
+
+
+def _remedy(step: OvsPort, changed: Sequence[Drift]) -> str:
+    """As `command_back`, or for rows beside the port's own, as of QoS and mirrors, a new port."""
+    again = f"run userspace-cni gc, which makes it again on {step.bridge}; the VM is cut off until then"
+    return command_back(changed) or f"ovs-vsctl del-port {step.name}, and {again}"

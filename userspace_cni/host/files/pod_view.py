@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from userspace_cni.attachment.drift import Absent, Condition, Drift, Other, Value
-from userspace_cni.attachment.steps import PlacedSocket
+from userspace_cni.attachment.drift import Drift, Hidden, Unfollowed, Value
+from userspace_cni.attachment.steps import Directory, PlacedSocket
 from userspace_cni.base.beneath import directory_if_there, kind, look, plain, translate_errors
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.root import HERE, HostRoot
@@ -64,6 +64,48 @@ def find_hidden(step: PlacedSocket, netns_inode: int, deadline: Deadline, root: 
             return list(dict.fromkeys(found))
 
 
+def sees_directory(step: Directory, processes: Iterable[int], deadline: Deadline, root: HostRoot = HERE) -> bool | None:
+    """Whether one of the processes sees the directory anywhere; None where the directory is not there, or none can be looked at.
+
+    Raises Unavailable at the deadline.
+    """
+    what = f"directory {step.path}, as the pod sees it"
+    with directory_if_there(step.path, step.trusted, root) as dirfd:
+        volume = None if dirfd is None else mountinfo.mount_of(dirfd, mountinfo.read())
+        if dirfd is None or volume is None:
+            return None
+        place, proc = mountinfo.place_of(dirfd, volume), root.path("/proc")
+        looked: dict[int, bool] = {}
+        for pid in processes:
+            with suppress(OSError):  # it may end at any moment
+                namespace = os.stat(f"{proc}/{pid}/ns/mnt").st_ino
+                if namespace not in looked:
+                    deadline.require(what)
+                    looked[namespace] = _shows(f"{proc}/{pid}", dirfd, (volume, place))
+                if looked[namespace]:
+                    return True
+        return False if looked else None
+
+
+def _shows(process: str, dirfd: int, where: tuple[Mount, str]) -> bool:
+    """Whether a mount of the process shows the directory. Raises OSError."""
+    volume, place = where
+    top = os.open(f"{process}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for mount in mountinfo.read(f"{process}/mountinfo").values():
+            path = mountinfo.seen_as(place, mount) if mount.device == volume.device else None
+            there = None if path is None else _directory(top, path, mount)
+            if there is not None:
+                try:
+                    if os.path.samestat(os.fstat(there), os.fstat(dirfd)):
+                        return True
+                finally:
+                    os.close(there)
+        return False
+    finally:
+        os.close(top)
+
+
 def _processes(proc: str, netns_inode: int) -> Iterator[int]:
     """One process of each mount namespace in the network namespace."""
     seen = set()
@@ -101,7 +143,7 @@ def _judged(
                 yield "the socket on which OVS listens", _named(facts), f"remedy: {_REMEDY}"
             elif not _follows(mount, volume):
                 why = f"the pod loses the socket when ovs-vswitchd restarts; remedy: {_REMEDY}"
-                yield "a mount that follows the host's", "a private one", why
+                yield "a mount that follows the host's", Unfollowed("a private one"), why
             else:
                 yield None
     finally:
@@ -129,7 +171,7 @@ def _follows(mount: Mount, volume: Mount) -> bool:
     return mount.ident == volume.ident or slave or bool(mount.shared & volume.shared)
 
 
-def _named(facts: os.stat_result | None) -> Condition:
+def _named(facts: os.stat_result | None) -> Hidden:
     if facts is None:
-        return Absent()
-    return Other("an older one" if stat.S_ISSOCK(facts.st_mode) else f"{kind(facts.st_mode)} in its place")
+        return Hidden("nothing")
+    return Hidden("an older one" if stat.S_ISSOCK(facts.st_mode) else f"{kind(facts.st_mode)} in its place")

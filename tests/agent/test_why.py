@@ -1,0 +1,72 @@
+"""`why` of a node that is well, and of one that is broken in each way of the table."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from typing import Any
+
+import pytest
+
+from tests.lab.breaking.breakable_node import BreakableNode, breakable
+from tests.lab.breaking.every_break import EVERY_BREAK
+from tests.lab.breaking.table import Break
+from tests.lab.commands import loaded
+from tests.lab.switch.switch import Switch, wait_until
+from userspace_cni.cli.main import userspace_cni
+
+_COMMAND = re.compile(r"`([^`]+)`")
+
+
+def commands_in(text: str) -> list[list[str]]:
+    """The commands that a remedy names, as words."""
+    return [shlex.split(each) for each in _COMMAND.findall(text)]
+
+
+def require_real(words: list[str], node: BreakableNode) -> None:
+    """The command exists, and so do its options and rows."""
+    if words[0] == "userspace-cni":
+        command = loaded(userspace_cni.commands[words[1]])
+        known = {option for each in command.params for option in each.opts}
+        assert {each for each in words[2:] if each.startswith("-")} <= known, words
+    elif words[0] == "ovs-vsctl":
+        node.switch.vsctl("--dry-run", *words[1:])
+    else:
+        assert shutil.which(words[0]) or words[0] in ("kubectl", "systemctl"), words
+
+
+def told(node: BreakableNode, broken: Break, name: str) -> list[dict[str, Any]]:
+    """The findings, as soon as the cause of this break is the first one."""
+
+    def look() -> list[dict[str, Any]]:
+        found = node.why(name)
+        return found if [each["name"] for each in found][:1] == [broken.finding] else []
+
+    try:
+        return list(wait_until(look, 30, what=broken.finding))
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {node.command('why', name).stdout}") from None
+
+
+@pytest.mark.parametrize("broken", EVERY_BREAK, ids=[each.name for each in EVERY_BREAK])
+def test_the_cause_is_named(switch: Switch, broken: Break) -> None:
+    """Before the break nothing is wrong; after it `why` names the cause first, with a remedy that can be carried out."""
+    with breakable(switch, broken.kind) as node:
+        pod = node.pods[broken.kind]
+        well = node.command("why", pod.name)
+        assert (well.returncode, well.stderr) == (0, ""), (well.stdout, well.stderr)
+        assert "Nothing wrong was found." in well.stdout
+        broken.make(node, pod)
+        name = broken.asks or pod.name
+        findings = told(node, broken, name)
+        done = node.command("why", name)
+        assert done.returncode == 1, done.stdout
+        assert [words for words in broken.words if words.lower() not in done.stdout.lower()] == [], done.stdout
+        assert findings[0]["remedy"]
+        for words in commands_in(findings[0]["remedy"]):
+            require_real(words, node)
+        if broken.mended:
+            command = commands_in(findings[0]["remedy"])[0]
+            assert node.command(*command[1:]).returncode == 0
+            wait_until(lambda: findings[0] not in node.why(name), what=f"{command} to mend it")

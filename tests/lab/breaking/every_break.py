@@ -1,0 +1,9 @@
+"""The whole table of breaks."""
+
+from __future__ import annotations
+
+from tests.lab.breaking import breaks_of_applications, breaks_of_the_switch
+from tests.lab.breaking.table import BREAKS, Break
+
+OF_MODULES = (breaks_of_applications, breaks_of_the_switch)
+EVERY_BREAK: tuple[Break, ...] = tuple(BREAKS.values())

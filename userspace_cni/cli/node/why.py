@@ -1,0 +1,56 @@
+"""`why`: one paragraph about what is wrong with an attachment, and what to do. It changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from userspace_cni.cli import view
+from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
+from userspace_cni.cli.node.why_facts import WhyFacts
+from userspace_cni.cli.site import NodeCommand, open_site
+from userspace_cni.cli.view import Cell
+from userspace_cni.diagnosis.why.causes import Diagnosis, diagnose
+from userspace_cni.diagnosis.why.paragraph import diagnosis_json, sentences
+
+
+@click.command("why", cls=NodeCommand)
+@click.argument("names", nargs=-1, metavar="POD[/IFNAME]...", required=True)
+@click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
+@click.pass_context
+def why_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
+    """Say in one paragraph for each interface what is wrong with it, why that matters, and what to do.
+
+    It reads the record, what the switch has now, mounts and socket, the pod's processes, the agent, and the API server if the
+    node has an account. A cause hides what follows from it. What could not be asked is named.
+
+    A name is POD, NAMESPACE/POD or CONTAINERID-PREFIX, each also with /IFNAME.
+
+    Examples:
+
+    \b
+      userspace-cni why dpdk-app
+      userspace-cni why default/dpdk-app/net1 --json
+
+    Exit code: 0 when nothing wrong was found, 1 when something was, 3 when nothing was and the switch could not be asked.
+    """
+    site = open_site(ctx)
+    records = site.records(names)
+    with view.progress("looking at the attachment, the switch and the agent"):
+        found = [diagnose(each) for each in WhyFacts(site, records).gather()]
+    if as_json:
+        view.show_json({"attachments": list(map(diagnosis_json, found))})
+    else:
+        _show(found)
+    if any(each.is_wrong for each in found):
+        ctx.exit(FOUND)
+    if any(each.unasked for each in found):
+        ctx.exit(UNREACHABLE)
+
+
+def _show(found: Sequence[Diagnosis]) -> None:
+    for number, each in enumerate(found):
+        if number:
+            view.say("")
+        view.say(Cell(each.name, "bold red" if each.is_wrong else "bold"), f": {' '.join(sentences(each))}")

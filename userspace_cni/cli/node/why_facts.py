@@ -1,0 +1,215 @@
+"""Gathers what is known of attachments and their node, for `why`: each question once, those that may wait at the same time.
+
+What cannot be asked is `Unasked` and hides nothing else. It changes nothing, and connects to no socket of an application.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from userspace_cni.attachment.records import Record
+from userspace_cni.base.errors import UserspaceError
+from userspace_cni.cli.agent_client import DeadAgent, NoAgent, SlowAgent
+from userspace_cni.cli.node.installed import directories, plugins
+from userspace_cni.cli.node.quarantined import quarantined
+from userspace_cni.cli.node.socket_parties import UnixSockets, look
+from userspace_cni.cli.site import SWITCH_S, Site, attachment_limit, patient
+from userspace_cni.diagnosis.attachment_findings import check_one
+from userspace_cni.diagnosis.why.attachment_sight import (
+    AgentSight,
+    AttachmentSight,
+    Fact,
+    SocketSight,
+    StoreSight,
+    SwitchSight,
+    Unasked,
+)
+from userspace_cni.node.pod_processes import PodProcesses, see_processes
+from userspace_cni.node.seen_pod import SeenPod, see_pod
+from userspace_cni.node.surroundings import unwritable
+
+T = TypeVar("T")
+API_S = 3.0
+"""Seconds for one question to the API server, on a node that is not busy."""
+_DIRECTORIES = ("state_dir", "run_dir", "short_dir")
+_THREADS = 8
+_FILES_MAX = 256
+"""How many names of a pod's directory are looked at: a pod may make any number."""
+
+
+@dataclass(frozen=True)
+class NodeSight:
+    """What is known of the node, whichever attachment is asked about. `away`: why the switch cannot be asked."""
+
+    agent: Fact[AgentSight]
+    switch: Fact[SwitchSight]
+    parties: UnixSockets
+    away: UserspaceError | None = None
+
+
+class WhyFacts:
+    """Looks at the node of `site` and at the attachments `records`, all of them at the same time."""
+
+    def __init__(self, site: Site, records: Sequence[Record]) -> None:
+        self._site = site
+        self._records = records
+        self._boot_id = site.node.store.boot_id()
+        self._spooled = tuple(
+            (each.environ.get("CNI_CONTAINERID", ""), each.environ.get("CNI_IFNAME", ""))
+            for each in site.node.store.spool.entries(keep=True)
+        )
+        self._unwritable = {
+            (name, path): problem
+            for name in _DIRECTORIES
+            if (problem := unwritable(site.map_path(path := str(getattr(site.settings, name)))))
+        }
+
+    def gather(self) -> list[AttachmentSight]:
+        """What is known of each attachment."""
+        with ThreadPoolExecutor(_THREADS) as threads:
+            pods = {key: threads.submit(_asked, self._pod, *key) for key in dict.fromkeys(map(_pod_of, self._records)) if key[1]}
+            agent = threads.submit(_asked, self.look_at_agent)
+            parties = threads.submit(self._parties)
+            switch, away = self.look_at_switch()
+            node = NodeSight(agent.result(), switch, parties.result(), away)
+            looked = [threads.submit(self._look, each, node, pods.get(_pod_of(each))) for each in self._records]
+            return [each.result() for each in looked]
+
+    def look_at_agent(self) -> AgentSight:
+        """Ask the agent; whether it answers is the answer."""
+        site = self._site
+        where = directories((), site.environ.get("CNI_PATH", ""))
+        plugin = next((each.path for each in plugins(site, where) if each.meant), "")
+        socket = site.settings.agent_socket
+        try:
+            problems = tuple(site.client.about()["problems"])
+        except NoAgent:
+            return AgentSight(socket, "absent", plugin)
+        except DeadAgent:
+            return AgentSight(socket, "dead", plugin)
+        except SlowAgent as error:
+            return AgentSight(socket, "slow", plugin, (str(error),))
+        return AgentSight(socket, "troubled" if problems else "ready", plugin, problems)
+
+    def look_at_switch(self) -> tuple[SwitchSight, UserspaceError | None]:
+        """Ask OVSDB and ovs-vswitchd; and why OVSDB does not answer."""
+        site, ports = self._site, self._site.node.switch.ports
+        away = site.switch_problem()
+        liveness = site.liveness()
+        unserving = ""
+        if away is None:
+            try:
+                ports.require_serving("", patient(SWITCH_S))
+            except UserspaceError as error:
+                unserving = str(error)
+        sight = SwitchSight(
+            liveness.state,
+            liveness.reason,
+            liveness.pid,
+            _is_stopped(site.map_path(f"/proc/{liveness.pid}/stat")),
+            str(away or ""),
+        )
+        if away is not None:
+            return sight, away
+        try:
+            listed = {port.name: port for port in ports.list_ports()}
+            bridges = dict(ports.list_bridges())
+        except UserspaceError as error:
+            return sight, error
+        return (
+            SwitchSight(sight.daemon, sight.reason, sight.pid, sight.stopped, "", unserving, listed, bridges),
+            None,
+        )
+
+    def look_at_store(self, *mentioned: str) -> StoreSight:
+        """The store; `mentioned`: what a file that was put aside has to mention."""
+        files = quarantined(Path(self._site.node.store.journal.directory), mentioned)
+        return StoreSight(self._unwritable, self._spooled, tuple(each["file"] for each in files))
+
+    def _look(self, record: Record, node: NodeSight, pod: Future[Fact[SeenPod]] | None) -> AttachmentSight:
+        outcome = check_one(record, self._site.node, attachment_limit, node.away)
+        away = str(node.away or "")
+        unchecked = {each["step"]: each["error"] for each in outcome.unchecked if each["error"] != away}
+        return AttachmentSight(
+            record,
+            self._boot_id,
+            outcome.drifts,
+            unchecked,
+            agent=node.agent,
+            store=self.look_at_store(record.container_id),
+            switch=node.switch,
+            socket=_asked(self._socket, record, node.parties),
+            processes=_asked(self._processes, record),
+            pod=pod.result() if pod else None,
+        )
+
+    def _pod(self, namespace: str, name: str) -> SeenPod | None:
+        """The pod by the API; None without an account, and for a pod that is not there."""
+        if self._site.given is not None or not self._site.drivers.installation.has_account:
+            return None
+        return see_pod(self._site.drivers.installation.clients.of(""), namespace, name, patient(API_S))
+
+    def _parties(self) -> UnixSockets:
+        namespaces = [self._site.map_path(each.netns) for each in self._records if each.netns and each.socket]
+        return look(Path(self._site.map_path("/proc")), namespaces) if namespaces else UnixSockets()
+
+    def _processes(self, record: Record) -> PodProcesses | None:
+        if not record.netns_inode or self._site.given is not None:
+            return None
+        return see_processes(record.netns_inode, record.directory, attachment_limit(), self._site.drivers.installation.root)
+
+    def _socket(self, record: Record, parties: UnixSockets) -> SocketSight | None:
+        """What is at the name of its socket; the file is looked at, and no link is followed below the directory."""
+        socket = record.socket
+        if socket is None:
+            return None
+        directory = Path(self._site.map_path(socket.directory))
+        try:
+            facts = (directory / socket.name).lstat()
+        except FileNotFoundError:
+            return SocketSight("", others=self._others(directory, parties))
+        if not stat.S_ISSOCK(facts.st_mode):
+            return SocketSight("other")
+        party = parties.at(directory / socket.name, facts)
+        return SocketSight("socket", party, () if party else self._others(directory, parties))
+
+    def _others(self, directory: Path, parties: UnixSockets) -> tuple[str, ...]:
+        """Names at which processes listen in the directory, and which are of no attachment."""
+        ours = {each.socket.name for each in self._site.node.store.journal.records() if each.socket}
+        found = []
+        try:
+            with os.scandir(directory) as entries:
+                for entry, _ in zip(entries, range(_FILES_MAX), strict=False):
+                    facts = entry.stat(follow_symlinks=False)
+                    if stat.S_ISSOCK(facts.st_mode) and entry.name not in ours:
+                        found += [entry.name] if parties.at(directory / entry.name, facts) in ("listening", "connected") else []
+        except OSError:
+            return ()
+        return tuple(sorted(found))
+
+
+def _asked(ask: Callable[..., Fact[T]], *arguments: object) -> Fact[T]:
+    try:
+        return ask(*arguments)
+    except UserspaceError as error:
+        return Unasked(str(error))
+    except OSError as error:
+        return Unasked(error.strerror or str(error))
+
+
+def _pod_of(record: Record) -> tuple[str, str]:
+    return record.pod_namespace, record.pod_name
+
+
+def _is_stopped(path: str) -> bool:
+    """Whether the process of that file of proc(5) is stopped by a signal or a debugger."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0] in ("T", "t")
+    except (OSError, IndexError):
+        return False

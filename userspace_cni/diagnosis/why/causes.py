@@ -1,0 +1,128 @@
+"""All judges of an attachment, and the order of what they find: a cause hides the consequences that it explains. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from userspace_cni.attachment.drift import sentence
+from userspace_cni.base.findings import SEVERITIES, Finding
+from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, Findings
+from userspace_cni.diagnosis.why.node_causes import judge_agent, judge_store, judge_switch
+from userspace_cni.diagnosis.why.port_causes import judge_port
+from userspace_cni.diagnosis.why.record_causes import judge_record
+from userspace_cni.diagnosis.why.socket_causes import judge_application, judge_directory, judge_hugepages, judge_socket
+
+_WORDED: Final = frozenset({"", "port", "directory", "pod-mount", "socket-file", "placed-socket"})
+"""Kinds of steps whose drifts a judge words; others are told as they are."""
+
+
+def judge_rest(sight: AttachmentSight) -> Findings:
+    """Differences from what ADD made that no other judge words, as `check` tells them."""
+    for kind, drifts in sight.drifts.items():
+        if kind not in _WORDED:
+            for each in drifts:
+                yield sight.found(f"{kind}-differs", sentence(each), each.details)
+
+
+JUDGES: Final[tuple[Callable[[AttachmentSight], Findings], ...]] = (
+    judge_record,
+    judge_switch,
+    judge_port,
+    judge_directory,
+    judge_socket,
+    judge_hugepages,
+    judge_application,
+    judge_rest,
+    judge_store,
+    judge_agent,
+)
+"""In the order in which their findings are told, among those that are equally grave."""
+
+_OF_PORT: Final = (
+    "port-",
+    "vlan-",
+    "mtu-",
+    "limit-",
+    "mirror-",
+    "logical-",
+    "link-",
+    "application-",
+    "switch-not-",
+    "socket-missing",
+)
+_OF_SOCKET: Final = ("application-", "switch-not-", "hugepages-")
+EXPLAINS: Final[Mapping[str, tuple[str, ...]]] = {
+    "record-unfinished": (*_OF_PORT, "bridge-", "directory-", "mount-", "socket-", "hugepages-"),
+    "record-of-another-boot": (*_OF_PORT, "bridge-", "directory-", "mount-", "socket-", "hugepages-"),
+    "del-spooled": (*_OF_PORT, *_OF_SOCKET),
+    "vswitchd-dead": (*_OF_PORT, "socket-dead", "switch-unfit", "agent-not-ready"),
+    "vswitchd-stopped": ("port-refused", "switch-unfit", "agent-not-ready"),
+    "vswitchd-silent": ("port-refused", "switch-unfit", "agent-not-ready"),
+    "ovsdb-away": ("agent-not-ready",),
+    "switch-unfit": ("agent-not-ready", "port-refused"),
+    "store-full": ("agent-not-ready", "agent-dead", "agent-absent"),
+    "store-unwritable": ("agent-not-ready",),
+    "bridge-missing": (*_OF_PORT, *_OF_SOCKET),
+    "bridge-datapath": (*_OF_PORT, *_OF_SOCKET),
+    "port-missing": (*_OF_PORT, *_OF_SOCKET),
+    "port-elsewhere": ("port-changed",),
+    "port-refused": ("mtu-", "link-", *_OF_SOCKET),
+    "directory-missing": ("mount-", "socket-", *_OF_SOCKET),
+    "mount-missing": _OF_SOCKET,
+    "mount-changed": _OF_SOCKET,
+    "socket-dead": _OF_SOCKET,
+    "socket-occupied": _OF_SOCKET,
+    "socket-missing": _OF_SOCKET,
+    "socket-unseen": _OF_SOCKET,
+    "directory-unseen": ("application-", "hugepages-"),
+    "application-other-path": ("application-never", "application-ended", "hugepages-"),
+    "application-wrong-role": ("application-never", "application-ended", "hugepages-"),
+    "hugepages-missing": ("application-never",),
+}
+"""Which findings a cause explains, by how their names begin: they are told as its consequences only."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What is wrong with an attachment, the cause first; what follows from that; what was looked at and is well, in words; and
+    each question that could not be asked, with the reason."""
+
+    name: str
+    causes: tuple[Finding, ...] = ()
+    consequences: tuple[Finding, ...] = ()
+    well: tuple[str, ...] = ()
+    unasked: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_wrong(self) -> bool:
+        return any(each.severity in ("error", "warning") for each in self.causes)
+
+
+def diagnose(sight: AttachmentSight) -> Diagnosis:
+    """What all judges find of an attachment."""
+    return arrange(sight.name, [found for judge in JUDGES for found in judge(sight)], sight.unasked)
+
+
+def arrange(name: str, findings: Iterable[Finding], unasked: Iterable[tuple[str, str]] = ()) -> Diagnosis:
+    """The findings in the order of causes."""
+    every = list(dict.fromkeys(findings))
+    wrong = [each for each in every if each.severity != "good"]
+    causes = [each for each in wrong if not _is_explained(each, wrong)]
+    return Diagnosis(
+        name,
+        tuple(sorted(causes, key=lambda each: SEVERITIES.index(each.severity))),
+        tuple(each for each in wrong if each not in causes),
+        tuple(each.message for each in every if each.severity == "good"),
+        tuple(dict.fromkeys(unasked)),
+    )
+
+
+def _is_explained(finding: Finding, among: Iterable[Finding]) -> bool:
+    return any(
+        finding.name.startswith(begins)
+        for other in among
+        if other.name != finding.name
+        for begins in EXPLAINS.get(other.name, ())
+    )

@@ -1,0 +1,99 @@
+"""What of the node itself can be the cause: the agent, the store of records, the switch's two daemons. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, Findings, known
+
+START_AGENT: Final = "start it again: `userspace-cni agent`, or the service or DaemonSet that runs it; its log says why it ended"
+_RESTART: Final = "restart it: `systemctl restart openvswitch-switch` (on RHEL the service is openvswitch)"
+
+
+def judge_agent(sight: AttachmentSight) -> Findings:
+    """The agent: what is attached goes on without it; nothing is attached, and nothing that is lost comes back."""
+    agent = known(sight.agent)
+    if agent is None:
+        return
+    needed = f"the installed plugin {agent.plugin} hands each call to it, so that no pod is attached" if agent.plugin else ""
+    idle = "what is attached goes on, but nothing that is lost or changed is made again"
+    why = "; ".join(filter(None, (needed, idle)))
+    match agent.state:
+        case "dead":
+            yield sight.found("agent-dead", f"the agent has died: no process listens at {agent.socket}", START_AGENT, why=why)
+        case "absent" if agent.plugin:
+            message = f"no agent runs: there is no socket {agent.socket}"
+            yield sight.found("agent-absent", message, START_AGENT, why=why)
+        case "absent":
+            message = f"no agent runs ({agent.socket}), and none is needed by an installed plugin"
+            yield sight.found("agent-absent", message, why=idle, severity="note")
+        case "slow":
+            remedy = "look at its log; where it stays so, end it with SIGKILL and start it again: attachments stay"
+            yield sight.found("agent-slow", "; ".join(agent.problems), remedy, why=why)
+        case "troubled":
+            said = "; ".join(agent.problems)
+            yield sight.found("agent-not-ready", f"the agent cannot attach pods now: {said}", "`userspace-cni status`")
+        case "ready":
+            yield sight.well("agent", "the agent")
+
+
+def judge_store(sight: AttachmentSight) -> Findings:
+    """The store: whether it can be written, and what in it waits."""
+    store, record = known(sight.store), sight.record
+    if store is None:
+        return
+    for (setting, path), problem in store.unwritable.items():
+        message = f"directory {path} (setting {setting}): {problem}"
+        full = "full" in problem
+        remedy = (
+            f"`df -h {path}` and `df -i {path}`: make room" if full else f"`findmnt -T {path}`: it has to be writable for root"
+        )
+        why = "no pod can be attached, and no change of an attachment be recorded"
+        yield sight.found("store-full" if full else "store-unwritable", message, remedy, why=why)
+    mine = (record.container_id, record.ifname)
+    if mine in store.spooled:
+        message = "its runtime has asked to detach it (DEL) while no agent answered, and that waits in the spool"
+        remedy = "the next agent carries it out at its start; without one `userspace-cni gc` does"
+        yield sight.found("del-spooled", message, remedy, why="it is no pod's interface any more")
+    elif store.spooled:
+        message = f"{len(store.spooled)} DEL of other containers wait in the spool"
+        remedy = "the next agent carries them out at its start; without one `userspace-cni gc` does"
+        yield sight.found(
+            "spool-waiting", message, remedy, why="their ports and addresses are held until then", severity="warning"
+        )
+    for path in store.quarantined:
+        message = f"a file of this container or pod could not be read and was put aside: {path}"
+        remedy = f"look at it (`less {path}`); make the pod anew where its interface is missing, then remove the file"
+        yield sight.found("record-quarantined", message, remedy, severity="warning")
+    if not store.unwritable and mine not in store.spooled:
+        yield sight.well("store", "the store of records")
+
+
+def judge_switch(sight: AttachmentSight) -> Findings:
+    """The two daemons of the switch."""
+    switch = known(sight.switch)
+    if switch is None:
+        return
+    if switch.daemon == "dead":
+        message = f"ovs-vswitchd is dead: {switch.reason}"
+        why = "no port of this node carries a frame; applications are connected again when it is back"
+        yield sight.found("vswitchd-dead", message, f"{_RESTART}; the end of ovs-vswitchd.log says what happened", why=why)
+    elif switch.daemon == "silent":
+        why = "no port is opened or changed, and what it forwards may have stopped"
+        if switch.stopped:
+            message = f"ovs-vswitchd, process {switch.pid}, is stopped by a signal (state T), as by SIGSTOP or a debugger"
+            yield sight.found("vswitchd-stopped", message, f"let it go on: `kill -CONT {switch.pid}`", why=why)
+        else:
+            process = f", process {switch.pid}," if switch.pid else ""
+            message = f"ovs-vswitchd{process} lives and does not answer: {switch.reason}"
+            remedy = f"see the end of its log, ovs-vswitchd.log, for what it waits; if that does not pass, {_RESTART}"
+            yield sight.found("vswitchd-silent", message, remedy, why=why)
+    if switch.away:
+        message = f"OVSDB cannot be asked: {switch.away}"
+        why = "ports that are open go on, but none is made, changed or deleted; what the switch has now is not known here"
+        remedy = f"see whether ovsdb-server runs, and its log, ovsdb-server.log; {_RESTART}"
+        yield sight.found("ovsdb-away", message, remedy, why=why)
+    elif switch.daemon == "alive" and switch.unserving:
+        yield sight.found("switch-unfit", switch.unserving, "`userspace-cni status`", why="no port can be added")
+    elif switch.daemon == "alive":
+        yield sight.well("switch", f"the switch ({switch.reason})")

@@ -1,0 +1,57 @@
+"""A diagnosis as one paragraph for people, and as JSON. Pure: how it is printed is the command line's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from userspace_cni.base.findings import Finding
+from userspace_cni.diagnosis.rendering import Keys, as_json
+from userspace_cni.diagnosis.why.causes import Diagnosis
+
+OF_CAUSES: Final[Keys] = {each: each for each in ("name", "severity", "message", "why", "remedy")}
+_UNSEEN: Final = "What is not seen from here: the application beyond its socket, and the network beyond the bridge's uplink."
+
+
+def sentences(diagnosis: Diagnosis) -> list[str]:
+    """Its sentences: what is wrong, why it matters, what to do, what else was found, what is well, what is not known."""
+    causes = diagnosis.causes if diagnosis.is_wrong else ()
+    notes = [each for each in diagnosis.causes if each not in causes]
+    said = [*_first(causes[0])] if causes else ["Nothing wrong was found."]
+    if causes[1:]:
+        said.append(f"Also found: {_joined(causes[1:])}.")
+    if notes:
+        said.append(f"To know: {_joined(notes)}.")
+    if diagnosis.well:
+        said.append(f"Looked at and well: {', '.join(diagnosis.well)}.")
+    said += [f"Could not be asked: {what}, because {_ended(why)}" for what, why in diagnosis.unasked]
+    return said if causes else [*said, _UNSEEN]
+
+
+def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Its findings, the cause first; what follows from them; what was looked at and is well, and what could not be asked."""
+    return {
+        "name": diagnosis.name,
+        "findings": [as_json(each, OF_CAUSES) for each in diagnosis.causes],
+        "consequences": [as_json(each, OF_CAUSES) for each in diagnosis.consequences],
+        "well": list(diagnosis.well),
+        "unasked": [{"what": what, "because": why} for what, why in diagnosis.unasked],
+    }
+
+
+def _first(finding: Finding) -> list[str]:
+    remedy = [f"What to do: {_ended(finding.remedy)}"] if finding.remedy else []
+    return [_ended(_capital(finding.message)), *([_ended(_capital(finding.why))] if finding.why else []), *remedy]
+
+
+def _joined(findings: Sequence[Finding]) -> str:
+    return "; ".join(f"{each.message} ({each.remedy})" if each.remedy else each.message for each in findings)
+
+
+def _capital(text: str) -> str:
+    """With a capital, unless it begins with a name of a program."""
+    return text if text.startswith("ovs") else text[:1].upper() + text[1:]
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."

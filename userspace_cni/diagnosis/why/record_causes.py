@@ -1,0 +1,32 @@
+"""What the record of an attachment says by itself: an ADD or DEL that died in it, another boot. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, Findings
+
+_STATES: Final = {
+    "pending": "its ADD has not got beyond its addresses",
+    "applying": "its ADD was not finished",
+    "deleting": "its DEL has begun and was not finished",
+}
+
+
+def judge_record(sight: AttachmentSight) -> Findings:
+    """The state of the record, and its boot."""
+    record = sight.record
+    if record.state != "ready":
+        message = f"the attachment is in state {record.state}: {_STATES[record.state]}"
+        lives = "a call may be at work on it this moment" if not sight.drifts.get("") else "no call is at work on it"
+        remedy = (
+            "`userspace-cni gc` removes what is left of it; the runtime's next ADD of the pod makes it anew, and "
+            f"`kubectl describe pod {record.pod_name or 'POD'}` shows why the last one failed"
+        )
+        yield sight.found("record-unfinished", f"{message}, and {lives}", remedy, why="the pod has no such interface yet")
+    elif sight.boot_id and record.boot_id and record.boot_id != sight.boot_id:
+        message = "it was made in an earlier boot of the node, so that its sandbox is gone"
+        remedy = "`userspace-cni gc` removes it; the runtime makes the pod's sandbox anew"
+        yield sight.found("record-of-another-boot", message, remedy)
+    else:
+        yield sight.well("record", "the record")
