@@ -1,10 +1,10 @@
 """What a runtime executes with CNI_COMMAND set, and what people execute with arguments.
 
 `python -m userspace_cni`. With CNI_COMMAND it is the plugin as a process: an agent of the same directories serves the call, and
-without one this process does. With arguments it is the command line, and where a shell asks it how to complete one; with neither
-it prints what it is. It must never write anything but the answer to stdout. The command line is imported once Ctrl-C ends the
-process without a traceback. Until it is known that no agent serves, nothing slow is imported: not `signal` (it makes enums;
-`_signal` does not), nor `contextlib`.
+without one this process does. With arguments, or as the program of people, it is the command line, and where a shell asks it how
+to complete one; else it prints what it is. It must never write anything but the answer to stdout. The command line is imported
+once Ctrl-C ends the process without a traceback. Until it is known that no agent serves, nothing slow is imported: not `signal`
+(it makes enums; `_signal` does not), nor `contextlib`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def main() -> int:
         except (OSError, ValueError):
             sys.stderr = None  # the interpreter would flush it once more, and exit with 120 when that fails
         return code
-    if len(sys.argv) > 1 or "_USERSPACE_CNI_COMPLETE" in os.environ:  # a shell gives it the words in the environment
+    # a shell that completes a command gives the words in the environment; the launcher's own name has no directory
+    if len(sys.argv) > 1 or "_USERSPACE_CNI_COMPLETE" in os.environ or sys.argv[0].endswith("/userspace-cni"):
         Signals(signal.SIG_DFL, (signal.SIGINT,)).hear()  # imports do not catch KeyboardInterrupt; `run` handles it again
         _find_packages()
         from userspace_cni.cli.main import run

@@ -12,8 +12,8 @@ import pytest
 from tests.lab.breaking.breakable_node import BreakableNode, breakable
 from tests.lab.breaking.every_break import EVERY_BREAK
 from tests.lab.breaking.table import Break
-from tests.lab.commands import loaded
 from tests.lab.switch.switch import Switch, wait_until
+from userspace_cni.cli.command_line import load_command
 from userspace_cni.cli.main import userspace_cni
 
 _COMMAND = re.compile(r"`([^`]+)`")
@@ -27,7 +27,7 @@ def commands_in(text: str) -> list[list[str]]:
 def require_real(words: list[str], node: BreakableNode) -> None:
     """The command exists, and so do its options and rows."""
     if words[0] == "userspace-cni":
-        command = loaded(userspace_cni.commands[words[1]])
+        command = load_command(userspace_cni.commands[words[1]])
         known = {option for each in command.params for option in each.opts}
         assert {each for each in words[2:] if each.startswith("-")} <= known, words
     elif words[0] == "ovs-vsctl":

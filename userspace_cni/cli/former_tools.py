@@ -19,6 +19,7 @@ from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.host_paths import see_host_at
 from userspace_cni.base.settings import load
 from userspace_cni.cli import view
+from userspace_cni.cli.command_line import ProgramGroup
 from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.main import run_program, userspace_cni
 from userspace_cni.cli.ovn.gateway_writing import AskedOptions, set_gateway
@@ -40,7 +41,7 @@ _KEYS: Final = {"nb_privkey": "ovn_private_key", "nb_cert": "ovn_certificate", "
 _DAEMON: Final = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 
-@click.group("ovn-k8s-overlay")
+@click.group("ovn-k8s-overlay", cls=ProgramGroup)
 def overlay() -> None:
     """ovn-kubernetes' tool for the logical network. See `userspace-cni ovn` for its successors."""
 
@@ -133,7 +134,7 @@ def gateway_init(ctx: click.Context, /, physical_interface: str, bridge_interfac
     show_changes(written.changes, written.ids, dry_run=False)
 
 
-@click.group("ovn-k8s-util")
+@click.group("ovn-k8s-util", cls=ProgramGroup)
 def util() -> None:
     """ovn-kubernetes' tool for a node's NICs."""
 

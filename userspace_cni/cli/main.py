@@ -10,17 +10,31 @@ from typing import Final
 import click
 
 from userspace_cni.base.signals import Signals
+from userspace_cni.cli.command_line import ProgramCommand, ProgramGroup
 from userspace_cni.cli.deferred import defer
 from userspace_cni.cli.exit_codes import FOUND, INTERRUPTED
 from userspace_cni.cli.view import plain
 
 _STDERR: Final = 2
+_PURPOSES: Final = {
+    "See what is there": ("list", "show", "top", "map", "status", "network", "gateway"),
+    "Find out what is wrong": ("why", "doctor", "check", "gc", "lint", "support"),
+    "Send and capture frames": ("probe", "ping", "load", "capture", "tap", "enter"),
+    "Connect nodes and clusters": ("uplink", "nic-to-bridge", "ovn", "routes", "kubevirt"),
+    "Install and run": ("setup", "install", "uninstall", "agent", "controller"),
+    "Write and read settings": ("settings", "schema"),
+    "About this program": ("help", "completion"),
+}
+"""What commands are for: the order in which they are listed. What stands nowhere here is listed at the end."""
 
 
-@click.group()
+@click.group(cls=ProgramGroup, purposes=_PURPOSES, invoke_without_command=True)
 @click.version_option(package_name="userspace-cni")
-def userspace_cni() -> None:
+@click.pass_context
+def userspace_cni(ctx: click.Context) -> None:
     """CNI plugin of type 'userspace': vhost-user interfaces on OVS-DPDK."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 @defer(userspace_cni, "list", help_text="List the attachments of this node, all or those named.")
@@ -86,7 +100,7 @@ def _agent() -> click.Command:
     return agent_command
 
 
-@defer(userspace_cni, "install", help_text="Put the plugin where the container runtime looks for it: DIR/userspace.")
+@defer(userspace_cni, "install", "Put the plugin where the container runtime looks for it.")
 def _install() -> click.Command:
     from userspace_cni.cli.node.installing import install_command
 
@@ -203,23 +217,20 @@ def run() -> int:
     return run_program(userspace_cni)
 
 
-def run_program(program: click.Command) -> int:
+def run_program(program: ProgramCommand) -> int:
     """As `run`, of a program with a name of its own."""
     _require_stdout()
     try:
         with Signals(signal.default_int_handler, (signal.SIGINT,)):  # outside this block it ends the process without a message
             code = program.main(standalone_mode=False)
         sys.stdout.flush()
-    except (click.Abort, KeyboardInterrupt):
+    except KeyboardInterrupt:
         return INTERRUPTED
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
     except OSError as error:
         click.echo(f"Error: {plain(str(error))}", err=True)
         sys.stdout = None  # the interpreter would flush it once more, and complain
         return FOUND
-    return code if isinstance(code, int) else 0
+    return int(code)
 
 
 def _require_stdout() -> None:

@@ -1,7 +1,7 @@
 """What a command works on: the settings in force and the node that they describe, opened when first needed.
 
 The commands read the same store as plugin and agent, under its locks, and ask the switch themselves, so that they work while the
-agent is dead or hangs. Errors of the node become an exit code here: 2 for settings, 3 for what cannot be reached.
+agent is dead or hangs.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ import click
 from userspace_cni.attachment.listing import NOT_SERVING, CountedPort, SwitchPort, Unresolved, select
 from userspace_cni.attachment.records import Record
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import BadRequest, RecordRefused, Unavailable, UserspaceError
+from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.host_paths import see_host_at
 from userspace_cni.base.log import bind
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cli import node_load
 from userspace_cni.cli.agent_client import AgentClient
+from userspace_cni.cli.command_line import ProgramCommand
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
-from userspace_cni.cli.view import note, plain
+from userspace_cni.cli.view import note
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Liveness, Node
@@ -62,33 +63,20 @@ def look_at_silence() -> str:
     return f"{load}; ask again" if load.is_busy else "see its log"
 
 
-class CommandRefused(Exception):
+class CommandRefused(click.ClickException):
     """Why the command ends here, and with which exit code."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
-        self.code = code
+        self.code = self.exit_code = code  # type: ignore[misc]  # click has one for each class
 
 
-class NodeCommand(click.Command):
-    """A command that looks at the node: only warnings are logged, and errors of the node become an exit code."""
+class NodeCommand(ProgramCommand):
+    """A command that looks at the node: only warnings are logged."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        try:
-            with bind("warning"):
-                return super().invoke(ctx)
-        except CommandRefused as refused:
-            text, code = str(refused), refused.code
-        except UserspaceError as error:
-            text, code = str(error), _code_of(error)
-        click.echo(f"Error: {plain(text)}", err=True)
-        return ctx.exit(code)
-
-
-def _code_of(error: UserspaceError) -> int:
-    if isinstance(error, BadRequest):
-        return USAGE
-    return UNREACHABLE if isinstance(error, (Unavailable, RecordRefused)) else FOUND
+        with bind("warning"):
+            return super().invoke(ctx)
 
 
 @dataclass
@@ -224,12 +212,12 @@ def require_root(what: str, *directories: str) -> None:
 
 
 def require_net_admin(what: str) -> None:
-    """Refuse, with exit code 1, a process without the capability NET_ADMIN, which `what` needs."""
+    """Refuse, with exit code 3, a process without the capability NET_ADMIN, which `what` needs."""
     from userspace_cni.node.surroundings import holds
 
     if not holds(_NET_ADMIN):
         pod = "in a pod give the container the capability (securityContext.capabilities.add: [NET_ADMIN])"
-        raise CommandRefused(f"{what} needs the capability NET_ADMIN: run this as root, or {pod}", FOUND)
+        raise CommandRefused(f"{what} needs the capability NET_ADMIN: run this as root, or {pod}", UNREACHABLE)
 
 
 def is_root() -> bool:

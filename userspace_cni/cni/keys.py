@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.mirrors import MIRRORS_MAX
+from userspace_cni.base.misspelt import is_within
 from userspace_cni.cni.network_keys import TABLE, names
 
 TOP: Final = names("", standard=False)
@@ -151,21 +152,6 @@ def guess_key(place: str, key: str) -> str:
 def _written(key: str) -> str:
     """How the specification writes a key at the top that is written otherwise, if it decides about the interface; else ""."""
     return _WRITTEN.get(fold_case(key), "")
-
-
-def is_within(one: str, other: str, edits: int) -> bool:
-    """Whether `edits` letters at most have to be inserted, removed or replaced to turn one text into the other."""
-    if abs(len(one) - len(other)) > edits:
-        return False
-    same = 0
-    while same < min(len(one), len(other)) and one[same] == other[same]:
-        same += 1
-    one, other = one[same:], other[same:]
-    if not one or not other:
-        return True
-    return edits > 0 and any(
-        is_within(shorter, changed, edits - 1) for shorter, changed in ((one[1:], other[1:]), (one[1:], other), (one, other[1:]))
-    )
 
 
 _ALLOWED: Final = frozenset(key.lower() for keys in (*PLACES.values(), _OTHERS, _KUBEOVN) for key in keys)

@@ -14,8 +14,8 @@ from kubevirt.lint.linted_documents import flatten, label_of
 from kubevirt.lint.network import OUR_TYPE
 from kubevirt.lint.reading import DocumentReport
 from userspace_cni.base.findings import Finding, Severity
+from userspace_cni.base.misspelt import is_within
 from userspace_cni.cni.conflist import plugins_of
-from userspace_cni.cni.keys import is_within
 from userspace_cni.diagnosis.traps import findings_of
 from userspace_cni.node.remarks import remarks_on
 from userspace_cni.pod.strict_json import JsonReader

@@ -12,11 +12,11 @@ from typing import Final
 
 import click
 
-from tests.lab.commands import loaded
 from tests.lab.house.rules_of_pages import readable
 from tests.lab.house.tree import File, Finding, Rule, Tree
 from tests.lab.pages import COMMANDS, ROOT, blocks, headings, section, spans
 from userspace_cni.base.errors import UNEXPECTED, UserspaceError
+from userspace_cni.cli.command_line import HELP, load_command
 from userspace_cni.cli.former_tools import gateway_helper, overlay, util, watcher
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cni import keys
@@ -105,8 +105,8 @@ def _rows(page: File, heading: str, first: str) -> list[str]:
 def _leaves(command: click.Command, path: tuple[str, ...] = ()) -> dict[str, click.Command]:
     """Every command that is not only a group, by its words after `userspace-cni`."""
     found = {}
-    command = loaded(command)
-    if not isinstance(command, click.Group) or command.invoke_without_command:
+    command = load_command(command)
+    if path and (not isinstance(command, click.Group) or command.invoke_without_command):
         found[" ".join(path)] = command
     for name, inner in command.commands.items() if isinstance(command, click.Group) else ():
         found |= _leaves(inner, (*path, name))
@@ -165,15 +165,15 @@ def _calls(page: File) -> list[list[str]]:
 def _unknown(words: list[str]) -> list[str]:
     """The words of a call that are not a command where one is expected, or not an option of their command."""
     command: click.Command = userspace_cni
-    wrong = []
+    wrong, below = [], False
     for word in words:
         if word.startswith("-") and len(word) > 1:
-            if word.partition("=")[0] not in _options_of(command) | {"--help"}:
+            if word.partition("=")[0] not in _options_of(command) | {"-h", "--help"}:
                 wrong.append(word)
         elif isinstance(command, click.Group):
             if word in command.commands:
-                command = loaded(command.commands[word])
-            elif not _PLACEHOLDER.fullmatch(word) and not command.invoke_without_command:
+                command, below = load_command(command.commands[word]), True
+            elif word != HELP and not _PLACEHOLDER.fullmatch(word) and not (below and command.invoke_without_command):
                 wrong.append(word)
     return wrong
 

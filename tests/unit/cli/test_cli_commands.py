@@ -682,9 +682,9 @@ ACTING: list[tuple[list[str], int, str]] = [
     (["load"], 3, "making ports and sockets of our own"),
     (["ping", "a/net1", "b/net1"], 3, "reading the records in"),
     (["agent"], 3, "serving this node"),
-    (["tap"], 1, "capability NET_ADMIN"),
-    (["install", "--bin-dir", "{closed}/bin"], 1, "writing"),
-    (["install", "--standalone", "--bin-dir", "{closed}/bin"], 1, "writing"),
+    (["tap"], 3, "capability NET_ADMIN"),
+    (["install", "--bin-dir", "{closed}/bin"], 3, "writing"),
+    (["install", "--standalone", "--bin-dir", "{closed}/bin"], 3, "writing"),
 ]
 LOOKING = [(command, 3, "reading the records in") for command in (*COMMANDS, ["kubevirt", "doctor"])]
 

@@ -11,10 +11,9 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.lab.commands import loaded
+from tests.lab.commands import walk
 from tests.unit.cli.test_cli_streams import environ
 from userspace_cni.cli.deferred import DeferredCommand
-from userspace_cni.cli.main import userspace_cni
 
 ROOT = Path(__file__).parents[3]
 STORE = frozenset(("_cffi_backend", "localdb"))
@@ -162,16 +161,7 @@ def starts() -> Iterator[Starts]:
     made.stop()
 
 
-def commands(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command, click.Command]]:
-    """Every command: its words, its placeholder in the group, and the command itself."""
-    itself = loaded(command)
-    if words:
-        yield " ".join(words), command, itself
-    for name, below in itself.commands.items() if isinstance(itself, click.Group) else ():
-        yield from commands(below, (*words, name))
-
-
-ALL = {words: (listed, itself) for words, listed, itself in commands(userspace_cni)}
+ALL = {words: (listed, itself) for words, listed, itself in walk()}
 
 
 def module_of(command: click.Command) -> str:

@@ -11,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from userspace_cni.base.errors import InvalidConfig
+from userspace_cni.base.misspelt import is_within
 from userspace_cni.cni import keys
 from userspace_cni.cni.options import read_options
 from userspace_cni.cni.request import Request, read_environment, read_network
@@ -117,7 +118,7 @@ def test_what_decides_about_the_interface_has_one_spelling(key: str) -> None:
 @given(st.text(st.sampled_from("abc"), max_size=7), st.text(st.sampled_from("abc"), max_size=7), st.integers(0, 3))
 def test_edits_are_counted_as_by_the_book(one: str, other: str, edits: int) -> None:
     """Two texts count as near exactly when Levenshtein's distance says so."""
-    assert keys.is_within(one, other, edits) == (distance(one, other) <= edits)
+    assert is_within(one, other, edits) == (distance(one, other) <= edits)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import yaml
 from click.testing import CliRunner
 from kubernetes.client import ApiClient
 
-from tests.lab.commands import loaded
 from tests.lab.kube.daemonset import BASE, CLUSTER, MANIFEST
 from userspace_cni.base.settings import Settings, load
+from userspace_cni.cli.command_line import load_command
 from userspace_cni.cli.main import userspace_cni
 
 OVERLAYS = CLUSTER / "overlays"
@@ -158,7 +158,7 @@ def test_uninstall_runs_as_the_agent_did(daemonset: dict[str, Any]) -> None:
         assert uninstall[key] == agent[key]
     for key in ("hostNetwork", "hostPID", "nodeSelector", "serviceAccountName", "tolerations"):
         assert here[key] == there[key]
-    command = loaded(userspace_cni.commands["uninstall"])
+    command = load_command(userspace_cni.commands["uninstall"])
     options = {option for parameter in command.params for option in parameter.opts}
     assert [word for word in uninstall["args"] if word.startswith("--") and word not in options] == []
     assert uninstall["args"][0] == "uninstall"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from userspace_cni.controller.controller_service import ServedController
 
 
-@click.command("controller", cls=NodeCommand)
+@click.command("controller", cls=NodeCommand, examples=("userspace-cni controller",))
 @click.pass_context
 def controller_command(ctx: click.Context) -> None:
     """Sum up the nodes' reports in the statuses of ProviderNetworks, Vlans and Subnets, give nodes their ranges of Subnets, and

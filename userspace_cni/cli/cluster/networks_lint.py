@@ -7,13 +7,14 @@ from dataclasses import asdict
 import click
 
 from userspace_cni.cli import view
+from userspace_cni.cli.command_line import ProgramCommand
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.manifest_files import CONFIGURATIONS, NETWORKS, Unreadable, files_of, name_of, read_file, read_text
 from userspace_cni.diagnosis.networks import JudgedNetworks, Place, judge_document, judge_text
 from userspace_cni.diagnosis.rendering import OF_NETWORKS, as_json
 
 
-@click.command("lint")
+@click.command("lint", cls=ProgramCommand, examples=("userspace-cni lint net.yaml /etc/cni/net.d",))
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, allow_dash=True))
 @click.option("--json", "in_json", is_flag=True, help="As a JSON object.")
 @click.option("--strict", is_flag=True, help="Exit code 1 for notes, too.")

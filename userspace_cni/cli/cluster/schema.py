@@ -5,14 +5,15 @@ from __future__ import annotations
 import click
 
 from userspace_cni.cli import view
+from userspace_cni.cli.command_line import ProgramGroup
 
 
-@click.group("schema")
+@click.group("schema", cls=ProgramGroup)
 def schema_command() -> None:
     """Print what can be written in a network, or in the settings, as JSON Schema (draft 2020-12)."""
 
 
-@schema_command.command("network")
+@schema_command.command("network", examples=("userspace-cni schema network > network.schema.json",))
 def network_command() -> None:
     """Print the JSON Schema of a network's configuration, as in spec.config of a NetworkAttachmentDefinition.
 
@@ -24,7 +25,7 @@ def network_command() -> None:
     view.show_json(network_schema(CONSUMERS))
 
 
-@schema_command.command("settings")
+@schema_command.command("settings", examples=("userspace-cni schema settings > settings.schema.json",))
 def settings_command() -> None:
     """Print the JSON Schema of a settings file, which is TOML: editors that know TOML accept it.
 

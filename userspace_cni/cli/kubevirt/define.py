@@ -21,6 +21,7 @@ from kubevirt.sidecar_errors import DefinitionRefused, KubevirtError
 from kubevirt.socket_search import SidecarPlaces, resolve
 from kubevirt.vmi import VirtualMachine, read_vmi
 from userspace_cni.cli import view
+from userspace_cni.cli.command_line import ProgramCommand
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.manifest_files import read_file
 from userspace_cni.cli.view import Cell
@@ -40,7 +41,14 @@ def _version(_: click.Context, __: click.Parameter, text: str | None) -> tuple[i
     return tuple(map(int, text.split(".")))
 
 
-@click.command("define")
+@click.command(
+    "define",
+    cls=ProgramCommand,
+    examples=(
+        "userspace-cni kubevirt define vmi.yaml domain.xml",
+        "userspace-cni kubevirt define vmi.yaml - --diff < domain.xml",
+    ),
+)
 @click.argument("vmi", type=_FILE, metavar="VMI")
 @click.argument("domain", type=_FILE, metavar="DOMAIN")
 @click.option("--binding", default=_BINDING, show_default=True, metavar="NAME", help="Name of the binding in KubeVirt.")

@@ -58,7 +58,14 @@ _VSWITCHD: Final = "ovs-vswitchd"
 _SELINUX: Final = "/sys/fs/selinux/enforce"
 
 
-@click.command("doctor", cls=NodeCommand)
+@click.command(
+    "doctor",
+    cls=NodeCommand,
+    examples=(
+        "userspace-cni kubevirt doctor",
+        "userspace-cni kubevirt doctor --notes --json",
+    ),
+)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--guest", metavar="SIZE", help="Memory of a VM that is to be started, as 4Gi: are there huge pages for it?")
 @click.option("--notes", "with_notes", is_flag=True, help="Also show notes that are not faults of the node.")

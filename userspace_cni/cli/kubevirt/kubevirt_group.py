@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
+from userspace_cni.cli.command_line import ProgramGroup
 from userspace_cni.cli.deferred import defer
 
 
-@click.group("kubevirt")
+@click.group("kubevirt", cls=ProgramGroup)
 def kubevirt_command() -> None:
     """VM interfaces on OVS-DPDK: manifests for KubeVirt, and what in them or on this node would fail. See docs/kubevirt.md."""
 

@@ -9,6 +9,7 @@ import click
 from kubevirt.lint.linted_documents import ManifestDocument, judge
 from userspace_cni.base.findings import Finding
 from userspace_cni.cli import view
+from userspace_cni.cli.command_line import ProgramCommand
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.manifest_files import files_of, read_file
 from userspace_cni.diagnosis.rendering import OF_TRAPS, as_json
@@ -23,7 +24,7 @@ _NOTHING: Final = Finding(
 )
 
 
-@click.command("lint")
+@click.command("lint", cls=ProgramCommand, examples=("userspace-cni kubevirt lint all.yaml",))
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, allow_dash=True))
 @click.option("--binding", "bindings", multiple=True, metavar="NAME", help="A binding that is ours; else it is known by names.")
 @click.option("--json", "in_json", is_flag=True, help="As a JSON object.")

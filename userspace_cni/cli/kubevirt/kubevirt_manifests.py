@@ -15,6 +15,7 @@ from kubevirt.manifests import PAGES, Manifest, ManifestOptions, hco_manifests, 
 from kubevirt.plugin_manifests import BINDING_MAX, plugin_manifests
 from kubevirt.plugin_schema import FIRST, Version, format_version, read_version
 from userspace_cni.cli import view
+from userspace_cni.cli.command_line import ProgramCommand
 from userspace_cni.pod.quantity import amount
 
 _MAKERS: Final = {
@@ -56,7 +57,14 @@ _BRIDGE: Final = _matching("bridge", manifests.BRIDGE)
 _USUAL: Final = ManifestOptions()
 
 
-@click.command("manifests")
+@click.command(
+    "manifests",
+    cls=ProgramCommand,
+    examples=(
+        "userspace-cni kubevirt manifests > all.yaml",
+        "userspace-cni kubevirt manifests nad vm --bridge br0 --vlan 100 --memory 1Gi --hugepages 2Mi",
+    ),
+)
 @click.argument("what", nargs=-1, type=click.Choice(tuple(_MAKERS)), metavar="[WHAT]...")
 @click.option("--namespace", callback=_LABEL, default=_USUAL.namespace, show_default=True, help="Of the network and the VM.")
 @click.option("--name", "network", callback=_LABEL, default=_USUAL.network, show_default=True, help="The network's name.")

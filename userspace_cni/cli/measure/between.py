@@ -91,17 +91,6 @@ def _pair(site: Site, wanted: PairOptions, tell: Tell, ending: EndingSignals) ->
     return opening.of_attachments(site, records, wanted.size, tell, lambda: _tidy(site))
 
 
-@contextmanager
-def report_refusals(*, as_json: bool) -> Iterator[None]:
-    """With `as_json`, also print an error that kept the command from measuring: an object with `error` alone."""
-    try:
-        yield
-    except (CommandRefused, UserspaceError) as error:
-        if as_json:
-            view.show_json({"error": str(error)})
-        raise
-
-
 def attachment(site: Site, name: str) -> Record:
     """The one attachment of that name. Raises Refused for none, and for several."""
     found = site.records((name,))

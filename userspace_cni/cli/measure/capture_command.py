@@ -21,7 +21,16 @@ from userspace_cni.probe.pcap import SNAPLEN_MAX
 _SNAPLEN_MIN: Final = 14
 
 
-@click.command("capture", cls=NodeCommand)
+@click.command(
+    "capture",
+    cls=NodeCommand,
+    examples=(
+        "userspace-cni capture a/net1 --seconds 1 --write frames.pcap",
+        "userspace-cni capture a/net1 --seconds 1 | tcpdump -ner -",
+        "userspace-cni capture web-1/net1 icmp",
+        "userspace-cni capture web-1/net1 'host 10.0.0.1 and tcp port 80' | wireshark -k -i -",
+    ),
+)
 @click.argument("name", metavar="POD/IF")
 @click.argument("words", nargs=-1, metavar="[FILTER]...")
 @click.option("--write", metavar="FILE", help="Write a pcap file; - for stdout.")
@@ -63,10 +72,9 @@ def capture_command(
 
     if as_json and write in (None, outputs.STDOUT):
         raise CommandRefused("--json needs --write FILE: stdout has the frames", USAGE)
-    with between.report_refusals(as_json=as_json):
-        outputs.require_possible(write)
-        keep = tcpdump.compile_filter(" ".join(words)) if words else None
-        taken = _capture(ctx, name, write, CaptureOptions(**limits, keep=keep))  # type: ignore[arg-type]
+    outputs.require_possible(write)
+    keep = tcpdump.compile_filter(" ".join(words)) if words else None
+    taken = _capture(ctx, name, write, CaptureOptions(**limits, keep=keep))  # type: ignore[arg-type]
     if as_json:
         view.show_json(taken.to_json())
     else:

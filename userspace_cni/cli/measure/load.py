@@ -24,7 +24,14 @@ WIRE_BYTES: Final = 24
 """Bytes of a frame on a wire beside its own: checksum 4, preamble 8, gap 12 (IEEE 802.3)."""
 
 
-@click.command("load", cls=NodeCommand)
+@click.command(
+    "load",
+    cls=NodeCommand,
+    examples=(
+        "userspace-cni load a/net1 b/net1 --seconds 1",
+        "userspace-cni load --both --batch 32 --size 64 --seconds 1 --json",
+    ),
+)
 @click.option("--seconds", default=5.0, show_default=True, type=SecondsRange(0.1, 86400), help="How long.")
 @click.option("--batch", default=32, show_default=True, type=click.IntRange(1, 256), help="Frames of a burst.")
 @click.option("--both", is_flag=True, help="Send from B to A too; the figures are the sum.")
@@ -52,7 +59,7 @@ def load_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | No
     wanted = PairOptions(names, bridge, course["size"])
     way = LoadOptions(**course)
     flow = LoadFigures()
-    with between.report_refusals(as_json=as_json), EndingSignals() as ending:
+    with EndingSignals() as ending:
         try:
             with ExitStack() as stack:
                 quiet = stack if as_json else stack.enter_context(ExitStack())

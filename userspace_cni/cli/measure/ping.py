@@ -19,7 +19,14 @@ from userspace_cni.probe.histogram import Bucket
 from userspace_cni.probe.round_trips import Echo, PingOptions
 
 
-@click.command("ping", cls=NodeCommand)
+@click.command(
+    "ping",
+    cls=NodeCommand,
+    examples=(
+        "userspace-cni ping a/net1 b/net1",
+        "userspace-cni ping --count 100 --interval 0.001 --sleep --size 1500",
+    ),
+)
 @click.option("--count", default=1000, show_default=True, type=click.IntRange(1, 1_000_000), help="Round trips.")
 @click.option("--interval", default=0.0, show_default=True, type=SecondsRange(0, 3600), help="Seconds from one to the next.")
 @click.option("--sleep/--poll", default=False, help="Sleep until a frame comes, or look all the time (the default).")
@@ -43,7 +50,7 @@ def ping_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | No
     wanted = PairOptions(names, bridge, course["size"])
     way = PingOptions(**course)
     echo = Echo()
-    with between.report_refusals(as_json=as_json), EndingSignals() as ending:
+    with EndingSignals() as ending:
         try:
             with (
                 view.progress("looking at the ports") as tell,

@@ -37,7 +37,14 @@ _COLUMNS: Final = (
 _STYLES: Final = {"forwards": "green", "dead": "red", "unknown": "yellow"}
 
 
-@click.command("probe", cls=NodeCommand)
+@click.command(
+    "probe",
+    cls=NodeCommand,
+    examples=(
+        "userspace-cni probe",
+        "userspace-cni probe br0 --count 100 --timeout 30 --json",
+    ),
+)
 @click.argument("bridges", nargs=-1, metavar="[BRIDGE]...")
 @click.option("--timeout", "timeout_s", type=SecondsRange(0.1, 3600), default=TIMEOUT_S, metavar="SECONDS",
               show_default=True, help="What each stage may take.")  # fmt: skip

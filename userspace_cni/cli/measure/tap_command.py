@@ -67,7 +67,14 @@ def _octal(_: click.Context, __: click.Parameter, text: str) -> int:
     return int(text, 8)
 
 
-@click.command("tap", cls=NodeCommand)
+@click.command(
+    "tap",
+    cls=NodeCommand,
+    examples=(
+        "userspace-cni tap /run/vhost/net1.sock --name net1 --address 10.1.1.2/24",
+        "userspace-cni tap",
+    ),
+)
 @click.argument("socket", required=False, default="", metavar="[SOCKET]")
 @click.option("--interface", default="", metavar="NAME", help="Without SOCKET: which of the pod's interfaces, if it has several.")
 @click.option(

@@ -26,7 +26,14 @@ from userspace_cni.node.uplink_look import list_missing_links
 _MOVES = {"no": "false", "yes": "true", "primary": '"primary"'}
 
 
-@click.command("nic-to-bridge", cls=NodeCommand)
+@click.command(
+    "nic-to-bridge",
+    cls=NodeCommand,
+    examples=(
+        "userspace-cni nic-to-bridge eth1",
+        "userspace-cni nic-to-bridge eth1 --persist",
+    ),
+)
 @click.argument("nic")
 @click.option("--persist", is_flag=True, help="Write it into the settings file, so that it is there after a boot, too.")
 @click.option(

@@ -17,6 +17,7 @@ from userspace_cni.base.errors import BadRequest, Unavailable
 from userspace_cni.base.whereabouts import likely_socket
 from userspace_cni.cli import view
 from userspace_cni.cli.agent_client import AgentClient, NoAgent
+from userspace_cni.cli.command_line import ProgramGroup
 from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.site import NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell
@@ -29,7 +30,7 @@ from userspace_cni.network.spec_sources import SpecSources
 _COLUMNS: Final = ("SPEC", "NAME", "SOURCE", "STATE", "DETAILS")
 
 
-@click.command("network", cls=NodeCommand)
+@click.command("network", cls=NodeCommand, examples=("userspace-cni network",))
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def network_command(ctx: click.Context, as_json: bool) -> None:
@@ -44,12 +45,17 @@ def network_command(ctx: click.Context, as_json: bool) -> None:
     finish(ctx, found, as_json)
 
 
-@click.group("gateway")
+@click.group("gateway", cls=ProgramGroup)
 def gateway_command() -> None:
     """Gateways of the node: ports of its own on bridges."""
 
 
-@gateway_command.command("status", cls=NodeCommand, short_help="Show which gateways hold, and what they lack.")
+@gateway_command.command(
+    "status",
+    cls=NodeCommand,
+    short_help="Show which gateways hold, and what they lack.",
+    examples=("userspace-cni gateway status",),
+)
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def status_command(ctx: click.Context, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from userspace_cni.attachment.steps import Step
 from userspace_cni.base.errors import BadRequest, Unavailable, shorten
 from userspace_cni.cli import view
 from userspace_cni.cli.agent_client import DeadAgent, NoAgent
+from userspace_cni.cli.command_line import ProgramGroup
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
 from userspace_cni.cli.network import network_status
 from userspace_cni.cli.site import CommandRefused, NodeCommand, Site, open_site
@@ -33,12 +34,14 @@ class CommandUnanswered(CommandRefused):
         super().__init__(text, UNREACHABLE)
 
 
-@click.group("uplink")
+@click.group("uplink", cls=ProgramGroup)
 def uplink_command() -> None:
     """Work with the provider networks of this node: bridges with an uplink."""
 
 
-@uplink_command.command("status", cls=NodeCommand, short_help="Show the state of the node's uplinks.")
+@uplink_command.command(
+    "status", cls=NodeCommand, short_help="Show the state of the node's uplinks.", examples=("userspace-cni uplink status net1",)
+)
 @click.argument("name", required=False, metavar="[NAME]")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
@@ -55,7 +58,15 @@ def status_command(ctx: click.Context, name: str | None, as_json: bool) -> None:
     network_status.finish(ctx, found, as_json)
 
 
-@uplink_command.command("add", cls=NodeCommand, short_help="Apply a provider network now.")
+@uplink_command.command(
+    "add",
+    cls=NodeCommand,
+    short_help="Apply a provider network now.",
+    examples=(
+        "userspace-cni uplink add net1 --dry-run",
+        "userspace-cni uplink add net1",
+    ),
+)
 @click.argument("name")
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and how it is undone, and do nothing.")
 @click.option("-f", "--filename", "files", multiple=True, metavar="FILE", help="Objects to be tried with --dry-run; - is stdin.")
@@ -85,7 +96,9 @@ def add_command(ctx: click.Context, name: str, dry_run: bool, files: tuple[str, 
         ctx.exit(FOUND)
 
 
-@uplink_command.command("remove", cls=NodeCommand, short_help="Undo a provider network now.")
+@uplink_command.command(
+    "remove", cls=NodeCommand, short_help="Undo a provider network now.", examples=("userspace-cni uplink remove net1",)
+)
 @click.argument("name")
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @click.option("--force", is_flag=True, help="Give up moved addresses whose NIC is absent.")

@@ -7,15 +7,16 @@ import os
 import click
 
 from userspace_cni.cli import view
+from userspace_cni.cli.command_line import ProgramGroup
 from userspace_cni.cli.exit_codes import FOUND
 from userspace_cni.cli.site import NodeCommand, open_site
 
 
-class AgentGroup(click.Group, NodeCommand):
+class AgentGroup(ProgramGroup, NodeCommand):
     """A group that is a command itself."""
 
 
-@click.group("agent", cls=AgentGroup, invoke_without_command=True)
+@click.group("agent", cls=AgentGroup, invoke_without_command=True, examples=("userspace-cni agent",))
 @click.pass_context
 def agent_command(ctx: click.Context) -> None:
     """Serve the node: the verbs behind a socket, and reconciliation, until SIGTERM.
@@ -31,7 +32,14 @@ def agent_command(ctx: click.Context) -> None:
     ctx.exit(serve(site.settings, os.environ))
 
 
-@agent_command.command("probe", cls=NodeCommand)
+@agent_command.command(
+    "probe",
+    cls=NodeCommand,
+    examples=(
+        "userspace-cni agent probe healthz",
+        "userspace-cni agent probe readyz",
+    ),
+)
 @click.argument("probe", type=click.Choice(["healthz", "readyz"]))
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context

@@ -37,7 +37,15 @@ _LOGICAL: Final = "LOGICAL"
 """Only where an attachment is a logical port of OVN."""
 
 
-@click.command("list", cls=NodeCommand)
+@click.command(
+    "list",
+    cls=NodeCommand,
+    examples=(
+        "userspace-cni list",
+        "userspace-cni list -o wide dpdk-app/net1",
+        "userspace-cni list --json --network dpdk-net",
+    ),
+)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--network", metavar="NETWORK", help="Only attachments of this network.")
 @click.option(
@@ -86,7 +94,7 @@ def list_command(ctx: click.Context, names: tuple[str, ...], network: str | None
     _exit_by(described, ctx)
 
 
-@click.command("show", cls=NodeCommand)
+@click.command("show", cls=NodeCommand, examples=("userspace-cni show default/dpdk-app",))
 @click.argument("names", nargs=-1, metavar="NAME...", required=True)
 @click.option("-o", "--output", type=click.Choice(["json"]), help="json: a JSON list, one object per attachment.")
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")

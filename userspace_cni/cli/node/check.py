@@ -21,7 +21,7 @@ from userspace_cni.diagnosis.rendering import OF_DRIFTS, as_json
 _COLUMNS: Final = ("ATTACHMENT", "STEP", "WHAT", "EXPECTED", "FOUND")
 
 
-@click.command("check", cls=NodeCommand)
+@click.command("check", cls=NodeCommand, examples=("userspace-cni check",))
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--json", "in_json", is_flag=True, help="As a JSON object.")
 @click.pass_context

@@ -106,7 +106,14 @@ class SweepLook:
         return FOUND if self.due else UNREACHABLE if self.away else 0
 
 
-@click.command("gc", cls=NodeCommand)
+@click.command(
+    "gc",
+    cls=NodeCommand,
+    examples=(
+        "userspace-cni gc --dry-run",
+        "userspace-cni gc",
+    ),
+)
 @click.option("--dry-run", is_flag=True, help="Report what is left and what would be done; change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context

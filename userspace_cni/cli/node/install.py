@@ -17,7 +17,9 @@ from typing import Final
 from userspace_cni import shim
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.settings import Settings, load
-from userspace_cni.cli.site import ROOT_ONLY, is_root
+from userspace_cni.cli.command_line import code_of
+from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
+from userspace_cni.cli.site import ROOT_ONLY, CommandRefused, is_root
 from userspace_cni.cni import former_network
 from userspace_cni.cni.mirror_chain import TYPES
 
@@ -29,8 +31,11 @@ _MODULE: Final = b"userspace_cni"
 _PACKAGES: Final = str(Path(__file__).resolve().parents[3])
 
 
-class InstallError(Exception):
+class InstallError(CommandRefused):
     """The plugin could not be installed; the text says what was tried and what to look at."""
+
+    def __init__(self, text: str, code: int = FOUND) -> None:
+        super().__init__(text, code)
 
 
 def install_shim(bin_dir: str, names: Iterable[str] = (NAME,)) -> tuple[Path, Settings]:
@@ -42,7 +47,7 @@ def install_shim(bin_dir: str, names: Iterable[str] = (NAME,)) -> tuple[Path, Se
     try:
         settings = load(os.environ)
     except UserspaceError as error:
-        raise InstallError(f"reading the settings that the binary is to carry: {error}") from error
+        raise InstallError(f"reading the settings that the binary is to carry: {error}", code_of(error)) from error
     try:
         binary = shim.BUILT.read_bytes()
     except OSError as error:
@@ -138,7 +143,7 @@ def place_file(target: Path, content: bytes, mode: int, check: Callable[[Path], 
                 temporary.unlink()
     except OSError as error:
         if isinstance(error, PermissionError) and not is_root():
-            raise InstallError(f"writing {target}: {ROOT_ONLY}") from error
+            raise InstallError(f"writing {target}: {ROOT_ONLY}", UNREACHABLE) from error
         raise InstallError(f"writing {target}: {error.strerror}; is {directory} a directory that root can write?") from error
 
 

@@ -8,6 +8,7 @@ import click
 
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import bind
+from userspace_cni.cli.command_line import ProgramCommand
 from userspace_cni.cli.node.install import NAME, InstallError, install_launcher, install_shim
 from userspace_cni.cli.node.installed import DirectoryName
 from userspace_cni.cli.node.seccomp import NAME as PROFILE_NAME
@@ -20,7 +21,7 @@ NONE: Final = "none"
 """The value of --network that names no file: these end with .conflist."""
 
 
-@click.command("install")
+@click.command("install", cls=ProgramCommand, examples=("userspace-cni install --bin-dir /opt/cni/bin",))
 @click.option("--standalone", is_flag=True, help="Install a launcher of the plugin as a process per call, which needs no agent.")
 @click.option("--mirrors", is_flag=True, help="Install it as ovs-mirror-producer and ovs-mirror-consumer, too.")
 @click.option(
@@ -67,12 +68,9 @@ def install_command(
 
     The file is replaced in one step, so that a runtime that starts it meanwhile gets the old one or the new one.
     """
-    try:
-        with progress("installing the plugin, and trying it"):
-            names = (NAME, *TYPES) if mirrors else (NAME,)
-            path, settings = (install_launcher(bin_dir, names), None) if standalone else install_shim(bin_dir, names)
-    except InstallError as error:
-        raise click.ClickException(str(error)) from error
+    with progress("installing the plugin, and trying it"):
+        names = (NAME, *TYPES) if mirrors else (NAME,)
+        path, settings = (install_launcher(bin_dir, names), None) if standalone else install_shim(bin_dir, names)
     carried = "it carries no settings, each call reads its environment and the settings file"
     if settings is not None:
         carried = (
@@ -94,7 +92,7 @@ def install_command(
         except InstallError as error:
             failed.append(f"the plugin is installed, the network is not: {error}")
     if failed:
-        raise click.ClickException("; ".join(failed))
+        raise InstallError("; ".join(failed))
 
 
 def _network(file: str, ctx: click.Context, *, standalone: bool) -> str:

@@ -35,7 +35,7 @@ _STATES: Final[Mapping[Severity, Cell]] = {
 _DIRECTORIES: Final = ("state_dir", "run_dir", "short_dir")
 
 
-@click.command("status", cls=NodeCommand)
+@click.command("status", cls=NodeCommand, examples=("userspace-cni status",))
 @click.option(
     "--bin-dir",
     "bin_dirs",

@@ -43,7 +43,7 @@ _PAUSE_S: Final = 0.2
 """Between two looks at whether the agent has ended."""
 
 
-@click.command("uninstall", cls=NodeCommand)
+@click.command("uninstall", cls=NodeCommand, examples=("userspace-cni uninstall --bin-dir /opt/cni/bin",))
 @click.option(
     "--bin-dir",
     "bin_dirs",

@@ -15,7 +15,14 @@ from userspace_cni.diagnosis.why.causes import Diagnosis, diagnose
 from userspace_cni.diagnosis.why.paragraph import diagnosis_json, sentences
 
 
-@click.command("why", cls=NodeCommand)
+@click.command(
+    "why",
+    cls=NodeCommand,
+    examples=(
+        "userspace-cni why dpdk-app",
+        "userspace-cni why default/dpdk-app/net1 --json",
+    ),
+)
 @click.argument("names", nargs=-1, metavar="POD[/IFNAME]...", required=True)
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
@@ -26,12 +33,6 @@ def why_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> No
     node has an account. A cause hides what follows from it. What could not be asked is named.
 
     A name is POD, NAMESPACE/POD or CONTAINERID-PREFIX, each also with /IFNAME.
-
-    Examples:
-
-    \b
-      userspace-cni why dpdk-app
-      userspace-cni why default/dpdk-app/net1 --json
 
     Exit code: 0 when nothing wrong was found, 1 when something was, 3 when nothing was and the switch could not be asked.
     """

@@ -18,7 +18,7 @@ _STEPS_S: Final = 20.0
 """Seconds for the patch pair, on a node that is not busy."""
 
 
-@click.command("gateway-helper", cls=NodeCommand)
+@click.command("gateway-helper", cls=NodeCommand, examples=("userspace-cni ovn gateway-helper --bridge breth0 --interface eth0",))
 @click.option("--bridge", required=True, help="The bridge that the gateway router shares with this node.")
 @click.option("--interface", default="", help="Its NIC.  [default: its only one]")
 @click.option("--patch", default="", help="Its patch port to OVN's bridge, of another program.  [default: a pair of our own]")

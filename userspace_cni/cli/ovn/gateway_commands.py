@@ -13,7 +13,14 @@ from userspace_cni.cli.ovn.way_options import ways
 from userspace_cni.cli.site import NodeCommand
 
 
-@click.command("init-gateway", cls=NodeCommand)
+@click.command(
+    "init-gateway",
+    cls=NodeCommand,
+    examples=(
+        "userspace-cni ovn init-gateway --bridge br-ex --ip 192.0.2.10/24 --next-hop 192.0.2.1",
+        "userspace-cni ovn init-gateway --distributed --chassis n1,n2 --bridge br-ex --ip 192.0.2.30/24 --next-hop 192.0.2.1",
+    ),
+)
 @click.option("--node", default="", help="The node's name.  [default: this node's]")
 @click.option("--bridge", default="", help="The bridge that leads outside, as br-ex.")
 @click.option("--interface", default="", help="Or its NIC, which is on a bridge already.")
@@ -46,7 +53,7 @@ def gateway_command(ctx: click.Context, /, *, as_json: bool, **given: Any) -> No
     _show(written, as_json=as_json, dry_run=given["dry_run"])
 
 
-@click.command("remove-gateway", cls=NodeCommand)
+@click.command("remove-gateway", cls=NodeCommand, examples=("userspace-cni ovn remove-gateway",))
 @click.option("--node", default="", help="The node's name.  [default: this node's]")
 @click.option("--distributed", is_flag=True, help="The gateway of no node.")
 @click.option("--router", default="", help="The router, where there are several clusters'.")

@@ -38,7 +38,14 @@ SYSTEM_ID_FILE: Final = "/etc/openvswitch/system-id.conf"
 """Where OVS's own start script keeps the name of a switch."""
 
 
-@click.command("init-cluster", cls=NodeCommand)
+@click.command(
+    "init-cluster",
+    cls=NodeCommand,
+    examples=(
+        "userspace-cni ovn init-cluster --cluster-subnet 10.244.0.0/16 --dry-run",
+        "userspace-cni ovn init-cluster --cluster-subnet 10.244.0.0/16",
+    ),
+)
 @click.option(
     "--cluster-subnet", required=True, metavar="CIDR[,CIDR6]", help="The subnet of all pods; one of each version of IP."
 )
@@ -69,7 +76,9 @@ def cluster_command(
         show_changes(changes, {}, dry_run=way["dry_run"])
 
 
-@click.command("init-node", cls=NodeCommand)
+@click.command(
+    "init-node", cls=NodeCommand, examples=("userspace-cni ovn init-node --subnet 10.244.1.0/24 --encap-ip 192.0.2.11",)
+)
 @click.option("--node", default="", help="The node's name.  [default: this node's]")
 @click.option(
     "--subnet",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
+from userspace_cni.cli.command_line import ProgramGroup
 from userspace_cni.cli.deferred import defer
 
 
-@click.group("ovn")
+@click.group("ovn", cls=ProgramGroup)
 def ovn_command() -> None:
     """Work with OVN's logical network of the cluster, and with this node's part in it."""
 

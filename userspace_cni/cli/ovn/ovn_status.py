@@ -33,7 +33,7 @@ _GATEWAYS: Final = ("GATEWAY", "CHASSIS", "ADDRESSES", "NEXT HOPS", "SNAT")
 _CHASSIS: Final = ("CHASSIS", "HOSTNAME", "TUNNELS", "PORTS")
 
 
-@click.command("status", cls=NodeCommand)
+@click.command("status", cls=NodeCommand, examples=("userspace-cni ovn status",))
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def status_command(ctx: click.Context, as_json: bool) -> None:
@@ -73,7 +73,7 @@ def status_command(ctx: click.Context, as_json: bool) -> None:
         )
 
 
-@click.command("check", cls=NodeCommand)
+@click.command("check", cls=NodeCommand, examples=("userspace-cni ovn check",))
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def check_command(ctx: click.Context, as_json: bool) -> None:

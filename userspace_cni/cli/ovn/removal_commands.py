@@ -14,7 +14,7 @@ from userspace_cni.ovn.setting_up import remove_cluster
 from userspace_cni.ovn.topology_values import node_name_of
 
 
-@click.command("remove-node", cls=NodeCommand)
+@click.command("remove-node", cls=NodeCommand, examples=("userspace-cni ovn remove-node",))
 @click.option("--node", default="", help="The node's name.  [default: this node's]")
 @click.option("--no-chassis", is_flag=True, help="Write the database only, as for another machine.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
@@ -32,7 +32,7 @@ def node_removal(ctx: click.Context, node: str, no_chassis: bool, as_json: bool,
     _show(changes, as_json=as_json, dry_run=dry_run)
 
 
-@click.command("remove-cluster", cls=NodeCommand)
+@click.command("remove-cluster", cls=NodeCommand, examples=("userspace-cni ovn remove-cluster",))
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.option("--dry-run", is_flag=True, help="Show what would be written, and write nothing.")
 @click.pass_context

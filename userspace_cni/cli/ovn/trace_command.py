@@ -25,7 +25,7 @@ _TRACKED: Final = 16
 _SUMMARY: Final = "# Summary trace.\n"
 
 
-@click.command("trace", cls=NodeCommand)
+@click.command("trace", cls=NodeCommand, examples=("userspace-cni ovn trace default/client default/server",))
 @click.argument("source")
 @click.argument("target")
 @click.option("--protocol", type=click.Choice(["tcp", "udp", "sctp"]), help="The packet's protocol; tcp if only a port is given.")

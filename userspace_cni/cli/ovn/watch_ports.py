@@ -11,7 +11,7 @@ from userspace_cni.cli.site import NodeCommand, open_site
 from userspace_cni.node.installation import Installation
 
 
-@click.command("watch", cls=NodeCommand)
+@click.command("watch", cls=NodeCommand, examples=("userspace-cni ovn watch",))
 @click.option("--adopt", is_flag=True, help="Have rows of the names of pods' ports that are not marked become ours.")
 @click.pass_context
 def watch_command(ctx: click.Context, adopt: bool) -> None:

@@ -57,7 +57,14 @@ class _RouteOutcome:
         return {"name": self.name, "state": self.state, "details": self.details}
 
 
-@click.command("apply", cls=NodeCommand)
+@click.command(
+    "apply",
+    cls=NodeCommand,
+    examples=(
+        "userspace-cni routes apply -f cr-config.yaml --dry-run",
+        "userspace-cni routes apply -f routes.yaml",
+    ),
+)
 @click.option(
     "-f", "--filename", required=True, metavar="FILE", help="Route objects or short entries, YAML or JSON; - for stdin."
 )

@@ -20,7 +20,7 @@ def pod_name(_context: click.Context, _parameter: click.Parameter, value: str | 
     """The check of an argument or option that names a pod; "" where it is left out."""
     if not value:
         return ""
-    if not all(value.split("/")) or value.count("/") > 1:
+    if not all(value.split("/")) or value.count("/") > 1 or value.startswith("-"):
         what = "it must be NAMESPACE/NAME, for a container outside of a cluster its NAME, or the beginning of a sandbox's id"
         raise click.BadParameter(f"{shorten(value)!r} is not a pod: {what}")
     return value

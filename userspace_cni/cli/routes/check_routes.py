@@ -28,7 +28,7 @@ _STATES: Final[Mapping[str, Cell]] = {
 _NAMED_MAX: Final = 10
 
 
-@click.command("check", cls=NodeCommand)
+@click.command("check", cls=NodeCommand, examples=("userspace-cni routes check",))
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def check_command(ctx: click.Context, as_json: bool) -> None:
@@ -85,7 +85,7 @@ def _summed(found: Inspection, wrong: int) -> str:
     return f"{view.format_count(wanted, 'route')} desired in {view.format_count(len(found.pods), 'pod')}: {state}"
 
 
-@click.command("explain", cls=NodeCommand)
+@click.command("explain", cls=NodeCommand, examples=("userspace-cni routes explain default/web-0 172.16.10.7",))
 @click.argument("pod", callback=pod_name, metavar="NAMESPACE/POD")
 @click.argument("dst")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")

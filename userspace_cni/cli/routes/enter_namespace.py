@@ -25,6 +25,10 @@ _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
     "enter",
     cls=NodeCommand,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    examples=(
+        "userspace-cni enter default/web-0",
+        "userspace-cni enter default/web-0 ip route show",
+    ),
 )
 @click.argument("pod", callback=pod_name, metavar="NAMESPACE/POD")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[CMD [ARG]...]")

@@ -20,7 +20,14 @@ _SHOWN_MAX: Final = 20
 """So many routes are named one by one; --json has all."""
 
 
-@click.command("flush", cls=NodeCommand)
+@click.command(
+    "flush",
+    cls=NodeCommand,
+    examples=(
+        "userspace-cni routes flush --pod default/web-0",
+        "userspace-cni routes flush --yes",
+    ),
+)
 @click.option("--pod", callback=pod_name, metavar="NAMESPACE/NAME", help="Of this pod alone.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object; only with --yes.")

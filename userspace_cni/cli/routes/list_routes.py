@@ -32,7 +32,14 @@ _REASONS_MAX: Final = 5
 """Of one Route or pod in a table of many: --json has all."""
 
 
-@click.command("list", cls=NodeCommand)
+@click.command(
+    "list",
+    cls=NodeCommand,
+    examples=(
+        "userspace-cni routes list",
+        "userspace-cni routes list --pod default/web-0",
+    ),
+)
 @click.option("--pod", callback=pod_name, metavar="NAMESPACE/NAME", help="Only what concerns this pod, with each route.")
 @click.option("--all", "each_route", is_flag=True, help="Each route of each pod.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")

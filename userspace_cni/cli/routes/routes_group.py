@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
+from userspace_cni.cli.command_line import ProgramGroup
 from userspace_cni.cli.deferred import defer
 
 
-@click.group("routes")
+@click.group("routes", cls=ProgramGroup)
 def routes_command() -> None:
     """Work with the routes that Route objects and files make in the pods of this node."""
 

@@ -12,6 +12,7 @@ import click
 import yaml
 
 from userspace_cni.cli import view
+from userspace_cni.cli.command_line import ProgramCommand
 
 DEFINITION: Final = Path(__file__).with_name("definition.yaml")
 NAME: Final = "userspace-cni-routes"
@@ -24,7 +25,7 @@ _ABOUT: Final = f"""\
 """
 
 
-@click.command("manifests")
+@click.command("manifests", cls=ProgramCommand, examples=("userspace-cni routes manifests > routes.yaml",))
 @click.option("--json", "as_json", is_flag=True, help="As a JSON list of the objects.")
 def manifests_command(as_json: bool) -> None:
     """Print the definition of the resource Route, and the rights that agents need for it: a stream of YAML documents for
