@@ -79,11 +79,11 @@ def _status() -> click.Command:
     return status_command
 
 
-@defer(userspace_cni, "map", "Draw this node's network, as SVG or as a page.")
-def _map() -> click.Command:
-    from userspace_cni.cli.map.map_command import map_command
+@defer(userspace_cni, "doctor", "Report what on this node disturbs the switch, and what mends it.")
+def _doctor() -> click.Command:
+    from userspace_cni.cli.node.node_doctor import node_doctor_command
 
-    return map_command
+    return node_doctor_command
 
 
 @defer(userspace_cni, "lint", "Report what ADD would refuse in files with networks.")

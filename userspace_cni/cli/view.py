@@ -116,13 +116,19 @@ def show_facts(facts: Sequence[tuple[str, Cell | str]]) -> None:
     _print(console, _laid_out(cells, _width(console)))
 
 
-def show_findings(findings: Sequence[Finding]) -> None:
-    """Findings below their subjects, in their order."""
+def show_findings(findings: Sequence[Finding], *, reasons: bool = False) -> None:
+    """Findings below their subjects, in their order. `reasons`: with why each matters."""
     for number, (subject, held) in enumerate(rendering.by_subject(findings).items()):
         if number:
             say("")
         say(Cell(subject, "bold"))
-        show_facts([(label, Cell(text, _STYLES.get(label, ""))) for each in held for label, text in rendering.lines(each)])
+        last = [None, *(each.why for each in held)]
+        told = [
+            line
+            for each, why in zip(held, last, strict=False)
+            for line in rendering.lines(each, reasons=reasons and each.why != why)
+        ]
+        show_facts([(label, Cell(text, _STYLES.get(label, ""))) for label, text in told])
 
 
 def note_checked(what: str, findings: Sequence[Finding], ignored: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ _KIND: Final[Keys] = {each: each for each in ("name", "severity")}
 _SAID: Final[Keys] = {each: each for each in ("message", "remedy")}
 OF_TRAPS: Final[Keys] = {**_KIND, "where": "subject", **_SAID, "path": "path"}
 OF_DRIFTS: Final[Keys] = {"step": "name", "what": "path", "expected": "expected", "found": "found", "details": "remedy"}
+OF_NODE: Final[Keys] = {**_KIND, **{each: each for each in ("subject", "path", "message", "why", "remedy")}}
 OF_NETWORKS: Final[Keys] = {**_KIND, **_SAID, "key": "path", "code": "code"}
 
 
@@ -32,10 +33,11 @@ def by_subject(findings: Iterable[Finding]) -> Mapping[str, list[Finding]]:
     return found
 
 
-def lines(finding: Finding) -> list[tuple[str, str]]:
-    """Labels and texts about one finding, below its subject; a text may be ""."""
+def lines(finding: Finding, *, reasons: bool = False) -> list[tuple[str, str]]:
+    """Labels and texts about one finding, below its subject; a text may be "". `reasons`: with why it matters."""
     said = f"{finding.name}: {finding.message}"
-    return [(finding.severity, said), ("  at", finding.path), ("  do", finding.remedy)]
+    why = [("  why", finding.why)] if reasons else []
+    return [(finding.severity, said), ("  at", finding.path), *why, ("  do", finding.remedy)]
 
 
 def in_words(finding: Finding) -> str:

@@ -25,6 +25,7 @@ SWITCH = STORE | {"ovs"}
 
 HELP = {
     "capture": {"_cffi_backend"},
+    "doctor": STORE,
     "enter": STORE,
     "gateway": STORE,
     "gateway status": STORE,
@@ -87,6 +88,7 @@ CALLS = {
 }
 """Exit code on a node that has neither agent, switch nor records, and the libraries that are imported then."""
 SHARED = {
+    "doctor": {"userspace_cni.cli.node.status"},
     "nic-to-bridge": {"userspace_cni.cli.network.uplink_commands", "userspace_cni.cli.network.network_status"},
     "ovn nic-to-bridge": {"userspace_cni.cli.network.uplink_commands", "userspace_cni.cli.network.network_status"},
     "uninstall": {"userspace_cni.cli.node.gc"},

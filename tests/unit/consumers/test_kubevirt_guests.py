@@ -12,6 +12,7 @@ from tests.lab.node.ports import changed
 from userspace_cni.attachment.drift import Absent, Dead, Drift, Other, Value
 from userspace_cni.attachment.steps import Directory, OvsPort, PodMount, SocketFile, VhostUserClient
 from userspace_cni.base.findings import Finding
+from userspace_cni.base.process_users import ProcessUser, read_user
 from userspace_cni.consumers.kubevirt.drifts import DirectoryAccess
 from userspace_cni.consumers.kubevirt.guests import (
     Guest,
@@ -25,7 +26,7 @@ from userspace_cni.consumers.kubevirt.guests import (
     rivals,
     verdict_on,
 )
-from userspace_cni.consumers.kubevirt.node_faults import SeenSwitch, User, judge_hugepages, judge_switch, read_user
+from userspace_cni.consumers.kubevirt.node_faults import SeenSwitch, judge_hugepages, judge_switch, may_connect
 from userspace_cni.fastpath.memory.hugepages import HugepagePool
 from userspace_cni.pod import launcher
 
@@ -227,10 +228,10 @@ def test_a_server_mode_port_has_no_socket_of_qemu_s() -> None:
     assert names(judge_guest(guest)) == [("server-mode", "error")]
 
 
-SWITCH = SeenSwitch(short_dir="/var/lib/vhost_sockets", user=User(0, frozenset(), 0))
+SWITCH = SeenSwitch(short_dir="/var/lib/vhost_sockets", user=ProcessUser(0, frozenset(), 0))
 SWITCHES = {
     "dead": (replace(SWITCH, problem="ovs-vswitchd is dead"), "port-down", "error"),
-    "another user": (replace(SWITCH, user=User(996, frozenset({995}), 0)), "ovs-user", "error"),
+    "another user": (replace(SWITCH, user=ProcessUser(996, frozenset({995}), 0)), "ovs-user", "error"),
     "SELinux": (replace(SWITCH, enforcing=True), "selinux", "note"),
     "no mounts": (replace(SWITCH, mounts_always=False), "short-mount", "warning"),
     "long short_dir": (replace(SWITCH, short_dir=f"/{'a' * 70}"), "path-too-long", "error"),
@@ -263,12 +264,13 @@ def test_users_who_may_connect() -> None:
     """Root, QEMU's user and group, and who may override; a process is read from proc(5)'s status."""
     status = "Name:\tovs-vswitchd\nUid:\t0\t0\t0\t996\nGid:\t0\t0\t0\t995\nGroups:\t107 42 \nCapEff:\t0000000000000002\n"
     user = read_user(status)
-    assert user == User(996, frozenset({995, 107, 42}), 2)
-    assert [each.may_connect for each in (User(0, frozenset(), 0), User(107, frozenset(), 0), User(5, frozenset({107}), 0))] == [
-        True
-    ] * 3
-    assert User(5, frozenset(), 2).may_connect
-    assert not User(5, frozenset({6}), 1).may_connect
+    assert user == ProcessUser(996, frozenset({995, 107, 42}), 2)
+    assert [
+        may_connect(each)
+        for each in (ProcessUser(0, frozenset(), 0), ProcessUser(107, frozenset(), 0), ProcessUser(5, frozenset({107}), 0))
+    ] == [True] * 3
+    assert may_connect(ProcessUser(5, frozenset(), 2))
+    assert not may_connect(ProcessUser(5, frozenset({6}), 1))
     assert read_user("") is None
     assert read_user("Uid:\t1\nGid:\tx\n") is None
 

@@ -17,6 +17,7 @@ from userspace_cni.attachment.listing import SwitchPort, name_of, objects
 from userspace_cni.attachment.records import Record
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.findings import Finding
+from userspace_cni.base.process_users import read_user
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
 from userspace_cni.cli.kubevirt.plugins import judge_plugins
@@ -43,7 +44,7 @@ from userspace_cni.consumers.kubevirt.guests import (
     rivals,
     verdict_on,
 )
-from userspace_cni.consumers.kubevirt.node_faults import SWITCH, SeenSwitch, read_user
+from userspace_cni.consumers.kubevirt.node_faults import SWITCH, SeenSwitch
 from userspace_cni.diagnosis.attachment_findings import check_one
 from userspace_cni.diagnosis.machines import judge_machines
 from userspace_cni.diagnosis.rendering import OF_TRAPS, as_json, counts_text

@@ -7,29 +7,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from userspace_cni.base.findings import Finding, Severity
-from userspace_cni.fastpath.memory.hugepages import HugepagePool, format_size
+from userspace_cni.base.process_users import ProcessUser
+from userspace_cni.fastpath.memory.hugepages import HugepagePool, format_size, read_socket_mem
 from userspace_cni.pod import launcher
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
 SWITCH: Final = "switch"
 """The place that findings about all VMs name."""
 _SHORT_DIR_MAX: Final = SUN_PATH_MAX - len(f"/{'0' * 16}/{launcher.socket_file(launcher.interface_name(''))}")
-_DAC_OVERRIDE: Final = 1 << 1
-
-
-@dataclass(frozen=True)
-class User:
-    """The identity of ovs-vswitchd, from /proc/PID/status."""
-
-    uid: int
-    groups: frozenset[int]
-    capabilities: int
-
-    @property
-    def may_connect(self) -> bool:
-        """Whether it may connect to QEMU's socket, which is open to QEMU's user and group."""
-        overrides = bool(self.capabilities & _DAC_OVERRIDE)
-        return overrides or self.uid in (0, launcher.QEMU_ID) or launcher.QEMU_ID in self.groups
 
 
 @dataclass(frozen=True)
@@ -38,21 +23,15 @@ class SeenSwitch:
 
     problem: str = ""
     other_config: Mapping[str, str] = field(default_factory=dict)
-    user: User | None = None
+    user: ProcessUser | None = None
     enforcing: bool = False
     short_dir: str = ""
     mounts_always: bool = True
 
 
-def read_user(status: str) -> User | None:
-    """Read the text of /proc/PID/status; None for another text."""
-    lines = dict(line.partition(":")[::2] for line in status.splitlines())
-    try:
-        ids = [int(lines[name].split()[3]) for name in ("Uid", "Gid")]
-        groups = {int(group) for group in lines.get("Groups", "").split()}
-        return User(ids[0], frozenset({ids[1], *groups}), int(lines.get("CapEff", "0").strip() or "0", 16))
-    except (KeyError, IndexError, ValueError):
-        return None
+def may_connect(user: ProcessUser) -> bool:
+    """Whether ovs-vswitchd of that user may connect to QEMU's socket, which is open to QEMU's user and group."""
+    return user.overrides_modes or user.uid == launcher.QEMU_ID or launcher.QEMU_ID in user.groups
 
 
 def judge_switch(switch: SeenSwitch, *, guests: bool) -> Iterator[Finding]:
@@ -62,14 +41,13 @@ def judge_switch(switch: SeenSwitch, *, guests: bool) -> Iterator[Finding]:
         remedy = "start Open vSwitch: until then QEMU waits for it, and every start of a VM hangs"
         yield Finding("port-down", "error", where, switch.problem, remedy)
         return
-    if switch.user and not switch.user.may_connect:
+    if switch.user and not may_connect(switch.user):
         message = (
             f"ovs-vswitchd runs as user {switch.user.uid}, who is not in group {launcher.QEMU_ID} and may not use QEMU's sockets"
         )
         yield Finding("ovs-user", "error", where, message, f"run it as root, or add its user to group {launcher.QEMU_ID}")
     if switch.enforcing:
-        message = "SELinux is enforcing: a launcher pod's directory has categories of its own, which Open vSwitch's policy lacks"
-        yield Finding("selinux", "note", where, message, "set host.vhost.selinuxLabel in the network if ovs-vswitchd is denied")
+        yield judge_selinux(where)
     if not switch.mounts_always:
         message = (
             "setting mount_pod_dirs is 'long': a VM could put a link in the place of its socket, which Open vSwitch would follow"
@@ -79,6 +57,12 @@ def judge_switch(switch: SeenSwitch, *, guests: bool) -> Iterator[Finding]:
         message = f"setting short_dir, {switch.short_dir}, leaves no room for a socket's name in {SUN_PATH_MAX} bytes"
         yield Finding("path-too-long", "error", where, message, f"set it to a directory of at most {_SHORT_DIR_MAX} bytes")
     yield from _of_config(switch, where) if guests else ()
+
+
+def judge_selinux(where: str) -> Finding:
+    """The note on a node where SELinux is enforcing."""
+    message = "SELinux is enforcing: a pod's directory has categories of its own, which Open vSwitch's policy lacks"
+    return Finding("selinux", "note", where, message, "set host.vhost.selinuxLabel in the network if ovs-vswitchd is denied")
 
 
 def judge_hugepages(
@@ -102,7 +86,7 @@ def judge_hugepages(
             message = f"{_all(pool)} taken: no VM with them starts there"
             severity: Severity = "warning" if failing else "note"
             yield Finding("hugepages-short", severity, where, message, "reserve more, or move VMs away")
-    needed = _needed(socket_mem)
+    needed = read_socket_mem(socket_mem)
     for node, amount in enumerate(needed):
         mine = [pool for pool in pools if pool.node in (None, node)]
         free = max((pool.available * pool.page_bytes for pool in mine), default=0)
@@ -127,9 +111,3 @@ def _of_config(switch: SeenSwitch, where: str) -> Iterator[Finding]:
     if switch.other_config.get("vhost-iommu-support") != "true":
         message = "other_config:vhost-iommu-support is not set: DPDK in a guest cannot use vfio-pci with an IOMMU"
         yield Finding("iommu", "note", where, message, "load vfio with enable_unsafe_noiommu_mode=1 in such a guest, or set it")
-
-
-def _needed(socket_mem: str) -> list[int]:
-    """Bytes for which dpdk-socket-mem (in MiB) asks on each NUMA node."""
-    parts = socket_mem.split(",")
-    return [int(part) << 20 if part.isdecimal() and len(part) < 10 else 0 for part in parts]

@@ -108,6 +108,12 @@ def format_size(count: int) -> str:
     return f"{count} B"
 
 
+def read_socket_mem(text: str) -> list[int]:
+    """Bytes for which other_config:dpdk-socket-mem (`1024,1024`, in MiB) asks on each NUMA node; 0 for what is no number."""
+    parts = text.split(",")
+    return [int(part) << 20 if part.isdecimal() and len(part) < 10 else 0 for part in parts]
+
+
 def _order(pool: HugepagePool) -> tuple[int, int]:
     return pool.page_bytes, -1 if pool.node is None else pool.node
 

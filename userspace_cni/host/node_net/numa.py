@@ -8,13 +8,13 @@ import os
 import re
 from typing import Final
 
+from userspace_cni.base.cpu_sets import read_list, read_mask
 from userspace_cni.base.root import HERE, HostRoot
 
 _ADDRESS: Final = re.compile(r"(?:pci:)?((?:[0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])(?:,.*)?")
 """A PCI address at the beginning of DPDK's device arguments; the domain may be left out."""
 _NODES: Final = "/sys/devices/system/node"
 _NODE: Final = re.compile(r"node([0-9]+)")
-_MASK: Final = re.compile(r"(?:0[xX])?([0-9a-fA-F]+)")
 
 
 def node_of_nic(devargs: str, root: HostRoot = HERE) -> int | None:
@@ -29,35 +29,21 @@ def node_of_nic(devargs: str, root: HostRoot = HERE) -> int | None:
 
 def nodes_of_mask(mask: str, root: HostRoot = HERE) -> frozenset[int] | None:
     """The nodes of the processors of a mask in hexadecimal (other_config:pmd-cpu-mask); None where one is not known."""
-    found = _MASK.fullmatch(mask.strip())
-    wanted = int(found[1], 16) if found and len(found[1]) <= 4096 else 0
-    nodes: set[int] = set()
-    seen = 0
-    for node, cpus in _cpus(root).items():
-        seen |= cpus
-        if cpus & wanted:
-            nodes.add(node)
-    return frozenset(nodes) if wanted and not wanted & ~seen else None
+    wanted = read_mask(mask)
+    nodes = read_nodes(root)
+    if not wanted or not wanted <= frozenset().union(*nodes.values()):
+        return None
+    return frozenset(node for node, cpus in nodes.items() if cpus & wanted)
 
 
-def _cpus(root: HostRoot) -> dict[int, int]:
-    """The processors of each node, as a mask."""
+def read_nodes(root: HostRoot = HERE) -> dict[int, frozenset[int]]:
+    """The processors of each node; empty where the kernel shows no nodes."""
     try:
         names = os.listdir(root.path(_NODES))  # noqa: PTH208
     except OSError:
         return {}
-    found = ((int(match[1]), name) for name in names if (match := _NODE.fullmatch(name)))
-    return {node: _mask_of(_read(f"{_NODES}/{name}/cpulist", root)) for node, name in found}
-
-
-def _mask_of(cpulist: str) -> int:
-    """A mask of a list as `0-3,8`."""
-    mask = 0
-    for item in cpulist.split(","):
-        first, _, last = item.partition("-")
-        if first.isdecimal() and (last or first).isdecimal():
-            mask |= sum(1 << cpu for cpu in range(int(first), int(last or first) + 1))
-    return mask
+    found = sorted((int(match[1]), name) for name in names if (match := _NODE.fullmatch(name)))
+    return {node: read_list(_read(f"{_NODES}/{name}/cpulist", root)) for node, name in found}
 
 
 def _read(path: str, root: HostRoot) -> str:

@@ -35,6 +35,7 @@ _TABLES: Final[dict[str, dict[str, Type]]] = {
         "bridges": REFERENCES,
         "other_config": MAP,
         "dpdk_initialized": "boolean",
+        "dpdk_version": STRING_OR_NONE,
         "cur_cfg": "integer",
         "iface_types": STRINGS,
         "datapath_types": STRINGS,

@@ -230,7 +230,8 @@ def read_switch_settings(session: SwitchSession) -> SwitchSettings:
 def read_abilities(session: SwitchSession) -> Abilities:
     root = session.root()
     types, datapaths = (frozenset(value_of(root, column)) for column in ("iface_types", "datapath_types"))
-    return Abilities(types, datapaths, value_of(root, "dpdk_initialized"))
+    built_with = value_of(root, "dpdk_version")
+    return Abilities(types, datapaths, value_of(root, "dpdk_initialized"), built_with[0] if built_with else "")
 
 
 def list_limited_ports(session: SwitchSession) -> list[LimitedPort]:

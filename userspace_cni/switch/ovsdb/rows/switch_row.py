@@ -21,12 +21,14 @@ class SwitchSettings:
 class Abilities:
     """What ovs-vswitchd says it can do: Open_vSwitch.iface_types and datapath_types, empty before it has started.
 
-    `dpdk`: DPDK runs. It names a datapath_type that the kernel may lack: that shows when a bridge is made.
+    `dpdk`: DPDK runs. `dpdk_version`: of the DPDK that it is built with, "" for none. A datapath_type may be
+    named that the kernel lacks: that shows when a bridge is made.
     """
 
     interface_types: frozenset[str]
     datapath_types: frozenset[str]
     dpdk: bool
+    dpdk_version: str = ""
 
     def why_unable(self, opened_as: KernelPort, datapath: Datapath) -> str:
         """Why it cannot open a kernel link like that; "" if it can, or is not known yet."""

@@ -1,0 +1,251 @@
+"""`doctor` on a real switch: a test makes a fault, reads the finding, runs the remedy as it stands, and the finding is gone.
+
+What takes another kernel or machine is in tests/guest/test_doctor_in_guest, what no machine here has in
+tests/unit/diagnosis/test_node_health.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.lab.node.forked_node import run_command
+from tests.lab.node.node import Node
+from tests.lab.switch.switch import Switch
+from userspace_cni.base.cpu_sets import as_mask
+
+PROSE: Final = re.compile(r"; |, (?:and|if|when) ")
+"""What ends the command of a remedy: behind it is when or why."""
+CPUS: Final = sorted(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True)
+class Ward:
+    """A node, and the words before each command: those that enter a mount namespace."""
+
+    node: Node
+    prefix: Sequence[str] = ()
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        if not self.prefix:
+            return run_command(self.node.environ, "doctor", *arguments)
+        argv = [*self.prefix, sys.executable, "-m", "userspace_cni", "doctor", *arguments]
+        return subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ, **self.node.environ})
+
+    def findings(self, name: str = "") -> list[dict[str, Any]]:
+        """The findings, of this name if one is given. The command never fails in another way than by finding something."""
+        done = self.run("--json", "--seconds=0.3", f"--bin-dir={self.node.bin}")
+        assert done.returncode in (0, 1), (done.stdout, done.stderr)
+        return [each for each in json.loads(done.stdout)["findings"] if not name or each["name"] == name]
+
+    def finding(self, name: str, path: str = "") -> dict[str, Any]:
+        """The finding of that name, and about that thing."""
+        found = [each for each in self.findings(name) if not path or each["path"] == path]
+        assert len(found) == 1, (name, path, found)
+        return found[0]
+
+    def is_gone(self, name: str, path: str = "") -> bool:
+        return not [each for each in self.findings(name) if not path or each["path"] == path]
+
+    def mend(self, name: str, path: str = "") -> None:
+        """Run the command of the finding's remedy, after which it must be gone."""
+        finding = self.finding(name, path)
+        command = PROSE.split(finding["remedy"])[0]
+        argv = [*self.prefix, "sh", "-ec", command]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ, **self.node.environ})
+        assert done.returncode == 0, (command, done.stderr)
+        assert self.is_gone(name, path), (command, self.findings(name))
+
+
+@pytest.fixture
+def ward(node: Node) -> Ward:
+    return Ward(node)
+
+
+@pytest.fixture
+def options(switch: Switch) -> Iterator[Switch]:
+    """The switch, whose options are put back afterwards."""
+    former = switch.rows("Open_vSwitch")[0]["other_config"]
+    yield switch
+    switch.vsctl("clear", "Open_vSwitch", ".", "other_config")
+    switch.vsctl("set", "Open_vSwitch", ".", *(f'other_config:{name}="{value}"' for name, value in former.items()))
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("pmd-cpu-absent", "pmd-cpu-mask", as_mask({CPUS[-1], 1000})),
+        ("pmd-everywhere", "pmd-cpu-mask", as_mask(CPUS)),
+        ("pmd-mask-invalid", "pmd-cpu-mask", "cores"),
+        ("pmd-mask-unset", "pmd-cpu-mask", ""),
+        ("dpdk-socket-limit", "dpdk-socket-limit", ""),
+        ("pmd-sleeps", "pmd-sleep-max", "100"),
+    ],
+)
+def test_an_option_of_the_switch(options: Switch, ward: Ward, name: str, key: str, value: str) -> None:
+    """An option that cannot be meant, or is missing, is named with the command that sets it."""
+    if name == "pmd-sleeps":
+        options.vsctl("remove", "Open_vSwitch", ".", "other_config", "pmd-maxsleep")
+    options.vsctl("remove", "Open_vSwitch", ".", "other_config", key)
+    assert (name in {each["name"] for each in ward.findings()}) == (not value)
+    if value:
+        options.vsctl("set", "Open_vSwitch", ".", f"other_config:{key}={value}")
+    ward.mend(name)
+
+
+def test_one_cpu_for_dpdk_and_polling(options: Switch, ward: Ward) -> None:
+    """Other threads of ovs-vswitchd on the CPU of a polling thread are reported, with another CPU for them."""
+    options.vsctl("set", "Open_vSwitch", ".", f"other_config:pmd-cpu-mask={as_mask({CPUS[-1]})}")
+    options.vsctl("set", "Open_vSwitch", ".", f"other_config:dpdk-lcore-mask={as_mask({CPUS[-1]})}")
+    ward.mend("pmd-lcore-shared")
+
+
+def test_a_process_on_the_cpu_of_a_polling_thread(options: Switch, ward: Ward) -> None:
+    """It is named with its share of the CPU, and the command moves it to another one."""
+    options.vsctl("set", "Open_vSwitch", ".", f"other_config:pmd-cpu-mask={as_mask({CPUS[-1]})}")
+    with subprocess.Popen(["taskset", "-c", str(CPUS[-1]), "sh", "-c", "while :; do :; done"]) as process:
+        try:
+            found = ward.finding("pmd-cpu-shared", f"process {process.pid}")
+            assert re.search(rf"process {process.pid} \(sh\) took \d+% of CPU {CPUS[-1]},", found["message"]), found
+            ward.mend("pmd-cpu-shared", f"process {process.pid}")
+        finally:
+            process.kill()
+
+
+def test_a_process_that_sleeps_there(options: Switch, ward: Ward) -> None:
+    """One that may only run there is reported before it wakes."""
+    options.vsctl("set", "Open_vSwitch", ".", f"other_config:pmd-cpu-mask={as_mask({CPUS[-1]})}")
+    with subprocess.Popen(["taskset", "-c", str(CPUS[-1]), "sleep", "600"]) as process:
+        try:
+            assert "is bound to CPU" in ward.finding("pmd-cpu-shared", f"process {process.pid}")["message"]
+            ward.mend("pmd-cpu-shared", f"process {process.pid}")
+        finally:
+            process.kill()
+
+
+def test_few_open_files(switch: Switch, ward: Ward) -> None:
+    """A limit of open files that ovs-vswitchd nearly reaches is reported, and raised by the remedy."""
+    pid = switch.vswitchd_pid
+    former = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    opened = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (opened + 4, former[1]))
+    try:
+        ward.mend("open-files")
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, former)
+
+
+def test_a_directory_that_all_may_write(ward: Ward, node: Node) -> None:
+    """No other user may write in the directory of the agent's socket."""
+    directory = node.directory / "run"
+    directory.mkdir(exist_ok=True)
+    directory.chmod(0o777)
+    ward.mend("directory-open", "run_dir")
+
+
+@pytest.mark.parametrize(("name", "path", "option"), [("read-only", "state_dir", "ro"), ("no-exec", "bin_dir", "noexec")])
+def test_a_mount_of_a_directory(ward: Ward, node: Node, name: str, path: str, option: str) -> None:
+    """A file system on which nothing can be written, or executed, is named with the command that mounts it otherwise."""
+    directory = node.state if path == "state_dir" else node.bin
+    directory.mkdir(exist_ok=True)
+    with mounted(directory, option):
+        ward.mend(name, path)
+
+
+@contextmanager
+def mounted(directory: Path, option: str) -> Iterator[None]:
+    subprocess.run(["mount", "--bind", directory, directory], check=True)
+    try:
+        subprocess.run(["mount", "-o", f"remount,bind,{option}", directory], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", directory], check=True)
+
+
+def test_a_dead_switch(switch: Switch, ward: Ward) -> None:
+    """A killed ovs-vswitchd is an error; started again it is one no more, but told as young."""
+    switch.kill_vswitchd()
+    try:
+        assert "restart" in ward.finding("vswitchd-dead")["remedy"]
+    finally:
+        switch.restart_vswitchd()
+    names = {each["name"] for each in ward.findings()}
+    assert names >= {"vswitchd-young"}
+    assert "vswitchd-dead" not in names
+
+
+def test_pods_on_the_cpu_of_a_polling_thread(options: Switch, ward: Ward, node: Node) -> None:
+    """Where the kubelet lets all pods run, by the state of its CPU manager; not where it keeps them off that CPU."""
+    options.vsctl("set", "Open_vSwitch", ".", f"other_config:pmd-cpu-mask={as_mask({CPUS[-1]})}")
+    node.kubelet.mkdir(exist_ok=True)
+    state = node.kubelet / "cpu_manager_state"
+    state.write_text(json.dumps({"policyName": "static", "defaultCpuSet": f"0-{CPUS[-1]}", "entries": {}, "checksum": 1}))
+    assert "strict-cpu-reservation" in ward.finding("pmd-kubelet")["remedy"]
+    given = {"uid": {"app": str(CPUS[-1])}}
+    state.write_text(json.dumps({"policyName": "static", "defaultCpuSet": "0", "entries": given, "checksum": 1}))
+    assert ward.finding("pmd-given-to-pod")["severity"] == "error"
+    state.write_text(json.dumps({"policyName": "static", "defaultCpuSet": "0", "entries": {}, "checksum": 1}))
+    assert not {"pmd-kubelet", "pmd-given-to-pod"} & {each["name"] for each in ward.findings()}
+
+
+@pytest.fixture
+def apart(node: Node) -> Iterator[Ward]:
+    """The same in a mount namespace of its own, where nothing reserves huge pages at boot."""
+    made = Path("/dev/hugepages")
+    was_there = made.exists()
+    script = "mount -t tmpfs none /etc/sysctl.d && echo ready && exec sleep infinity"
+    with subprocess.Popen(["unshare", "--mount", "sh", "-ec", script], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "ready\n"
+            yield Ward(node, ("nsenter", "--mount", f"--target={process.pid}"))
+        finally:
+            process.kill()
+    if not was_there and made.exists():
+        made.rmdir()
+
+
+def test_huge_pages_that_a_boot_would_take(apart: Ward) -> None:
+    """Pages that no file reserves at the next boot are reported; the remedy writes such a file."""
+    apart.mend("hugepages-not-kept")
+
+
+def test_no_mount_of_huge_pages(apart: Ward) -> None:
+    """Where pages are reserved and no hugetlbfs is mounted, the remedy mounts one."""
+    subprocess.run([*apart.prefix, "umount", "--all", "--types", "hugetlbfs"], check=False)
+    apart.mend("hugetlbfs-missing", "2 MiB")
+
+
+def test_the_text(ward: Ward, node: Node) -> None:
+    """Each finding has its remedy below it, the gravest first; then what is good, in a line each; the count is on stderr."""
+    (node.directory / "run").mkdir(exist_ok=True)
+    (node.directory / "run").chmod(0o777)
+    done = ward.run()
+    lines = done.stdout.splitlines()
+    assert done.returncode == 1
+    assert lines[0] == "directories"
+    assert lines[1].split()[:2] == ["error", "directory-open:"]
+    assert lines[4].split() == ["do", "chmod", "o-w", f"{node.directory}/run"]
+    good = [line.split()[1] for line in lines if line.startswith("  good ")]
+    assert {"DPDK", "kernel", "versions"} <= set(good)
+    assert re.search(r"checked this node: 1 error, ", done.stderr), done.stderr
+
+
+def test_a_switch_that_is_away(bare_node: Node) -> None:
+    """Without a database the switch is an error that names what to start, and its options are not judged; that ends with 3."""
+    done = Ward(bare_node).run("--json")
+    assert done.returncode == 3
+    found = json.loads(done.stdout)["findings"]
+    assert [each["remedy"] for each in found if each["name"] == "switch-away"] == ["service openvswitch-switch start"]
+    assert not [each for each in found if each["subject"] in ("DPDK", "polling threads")]
