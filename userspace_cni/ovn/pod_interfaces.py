@@ -118,6 +118,11 @@ def list_definitions(pod: ClusterPod) -> frozenset[str]:
     return frozenset(each.definition for text in named if text for each in _selected(text, pod.namespace))
 
 
+def find_definition(networks: str, namespace: str, ifname: str) -> str:
+    """The network definition of an interface, as "namespace/name", by the annotation `networks` of a pod; "" for none."""
+    return next((each.definition for each in _selected(networks, namespace) if each.ifname == ifname), "") if networks else ""
+
+
 def read_lease(pod: ClusterPod, ifname: str) -> tuple[str, tuple[str, ...]]:
     """MAC and addresses of an interface, as Multus notes them after ADD; "" and () while it has noted none."""
     for each in _json_list(pod.notes.get(NETWORK_STATUS, "")):

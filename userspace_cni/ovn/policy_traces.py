@@ -55,6 +55,22 @@ def explain_policies(trace: str, groups: Mapping[str, TracedGroup], ends: Mappin
                     yield _say(group, action, rule, groups, ends)
 
 
+def list_isolating(groups: Mapping[str, TracedGroup], port: str) -> Mapping[str, tuple[str, ...]]:
+    """The directions ("ingress", "egress") in which the port gets only what policies let through, each with these policies."""
+    dropping = [
+        rule.partition(" ")[0]
+        for each in groups.values()
+        if port in each.ports
+        for _, action, rule in each.acls
+        if action == "drop" and "policy" not in each.ids
+    ]
+    return {direction: tuple(sorted(_selecting(groups, port))) for direction in sorted(set(dropping))}
+
+
+def _selecting(groups: Mapping[str, TracedGroup], port: str) -> Iterator[str]:
+    return (f"{each.ids['kind']} {each.ids['namespace']}/{each.ids['policy']}" for each in _policies(groups, port))
+
+
 def _say(group: TracedGroup, action: str, rule: str, groups: Mapping[str, TracedGroup], ends: Mapping[str, str]) -> str:
     ids, (direction, _, what) = group.ids, rule.partition(" ")
     if "policy" in ids:
@@ -62,7 +78,7 @@ def _say(group: TracedGroup, action: str, rule: str, groups: Mapping[str, Traced
     if action != "drop":
         return f"let through whatever policies say: {direction} {what}"
     port = ends.get(direction, "")
-    selecting = sorted(f"{each.ids['kind']} {each.ids['namespace']}/{each.ids['policy']}" for each in _policies(groups, port))
+    selecting = sorted(_selecting(groups, port))
     more = f" and {len(selecting) - _SHOWN} more" if len(selecting) > _SHOWN else ""
     shown = ", ".join(selecting[:_SHOWN])
     return f"dropped: {port} is isolated for {direction}, and none of its policies lets this through: {shown}{more}"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from userspace_cni.attachment.steps import OWNER, LogicalPort, OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
+from userspace_cni.base.findings import Finding
 from userspace_cni.base.logical_ports import is_further_name
 from userspace_cni.switch.chassis import SYSTEM_ID, switch_ids
 from userspace_cni.switch.ovn_controller import ControllerWord, ask_controller
@@ -36,7 +37,11 @@ while OVN is down."""
 _USUAL_BRIDGE: Final = "br-int"
 _BRIDGE: Final = "ovn-bridge"
 _REMOTE: Final = "ovn-remote"
+_HOSTNAME: Final = "hostname"
 _CONNECTED: Final = "connected"
+_RESTART: Final = (
+    "`systemctl restart ovn-controller` (Debian: ovn-host); the end of its log, ovn-controller.log, says what happened"
+)
 _LOOK: Final = "ovn-nbctl list Logical_Switch_Port {}; ovn-sbctl find Port_Binding logical_port={}; the log of ovn-controller"
 
 
@@ -55,31 +60,48 @@ class ChassisLook:
     word: ControllerWord = field(default_factory=ControllerWord)
 
 
-def find_missing(logical: LogicalPort, look: ChassisLook) -> Iterator[str]:
+def find_missing(logical: LogicalPort, look: ChassisLook) -> Iterator[Finding]:
     """What the logical port lacks on this node, as far as the node shows it. Pure."""
+
+    def found(name: str, message: str, remedy: str) -> Finding:
+        return Finding(name, "error", logical.name, message, remedy)
+
     chassis = look.ids.get(SYSTEM_ID, "")
     used = look.ids.get(f"{_BRIDGE}-{chassis}") or look.ids.get(_BRIDGE) or _USUAL_BRIDGE
     if not look.is_there:
-        yield missing_bridge_of_ovn(look.bridge)[0]
+        yield found("ovn-bridge-missing", missing_bridge_of_ovn(look.bridge)[0], _RESTART)
     if used != look.bridge:
-        yield f"ovn-controller's integration bridge is {used} (external_ids:{_BRIDGE} of Open_vSwitch), not {look.bridge}"
+        message = f"ovn-controller's integration bridge is {used} (external_ids:{_BRIDGE} of Open_vSwitch), not {look.bridge}"
+        yield found("ovn-bridge-other", message, f"the setting ovn_bridge has to say {used}; or `userspace-cni ovn init-node`")
     for key in (SYSTEM_ID, _REMOTE):
         if not look.ids.get(key):
-            yield f"external_ids:{key} of Open_vSwitch is not set: the node is no chassis of OVN"
+            message = f"external_ids:{key} of Open_vSwitch is not set: the node is no chassis of OVN"
+            yield found("ovn-chassis-unset", message, "`userspace-cni ovn init-node`")
     if look.others:
-        yield f"{', '.join(look.others)} on this node has the logical port, too, and only one can: its sandbox has no DEL yet"
+        message = f"{', '.join(look.others)} on this node has the logical port, too, and only one can: its sandbox has no DEL yet"
+        yield found("logical-port-twice", message, "`userspace-cni gc` removes what is left of ended sandboxes")
     if not look.word.connection:
-        yield f"ovn-controller does not answer: {look.word.silence}"
+        yield found("ovn-controller-dead", f"ovn-controller does not answer: {look.word.silence}", _RESTART)
     elif look.word.connection != _CONNECTED:
-        yield f"ovn-controller says of the southbound database {look.ids.get(_REMOTE, '')}: {look.word.connection}"
+        remote = look.ids.get(_REMOTE, "")
+        message = f"ovn-controller says of the southbound database {remote}: {look.word.connection}"
+        remedy = (
+            f"see whether it is reached from here (`ovn-sbctl --db={remote} show`), and whether external_ids:{_REMOTE} of "
+            "Open_vSwitch is right"
+        )
+        yield found("ovn-southbound-away", message, remedy)
     elif look.word.knows_port:
-        yield f"chassis {chassis} knows the logical port, but its options:requested-chassis names another one, or another has it"
+        message = (
+            f"chassis {chassis} knows the logical port, but its options:requested-chassis names another one, or another has it"
+        )
+        yield found("logical-port-elsewhere", message, _LOOK.format(logical.name, logical.name))
     else:
         version = f"iface-id-ver {logical.version}" if logical.version else "no iface-id-ver, as the UID is not known"
-        yield (
+        message = (
             f"chassis {chassis} knows no such logical port for this interface: it is not made, or its options:iface-id-ver is "
             f"another's (this port has {version})"
         )
+        yield found("logical-port-unknown", message, _LOOK.format(logical.name, logical.name))
 
 
 def find_first_interface(client: SwitchClient, container_id: str, deadline: Deadline) -> str:
@@ -149,10 +171,17 @@ class LogicalPorts:
         watch.forget()
         if found is False:
             raise Unavailable(f"port {step.name}: another process deleted its rows", f"ovs-vsctl list-ports {step.bridge}")
-        missing = "; ".join(find_missing(logical, self._look(step, logical, deadline)))
+        missing = "; ".join(each.message for each in find_missing(logical, self._look(step, logical, deadline)))
         raise Unavailable(
             f"OVN has not installed logical port {logical.name} in time: {missing}", _LOOK.format(logical.name, logical.name)
         )
+
+    def find_faults(self, step: OvsPort, deadline: Deadline) -> tuple[tuple[str, str], tuple[Finding, ...]]:
+        """Name and hostname of this chassis, and what the step's logical port lacks here now. Raises Unavailable."""
+        if step.logical is None:
+            return ("", ""), ()
+        look = self._look(step, step.logical, deadline)
+        return (look.ids.get(SYSTEM_ID, ""), look.ids.get(_HOSTNAME, "")), tuple(find_missing(step.logical, look))
 
     def _wait_on(self, watch: Watch[bool], end: Deadline, deadline: Deadline) -> bool | None:
         """Wait until `end`. Raises Unavailable when ovs-vswitchd is dead."""

@@ -34,6 +34,7 @@ from userspace_cni.switch.read_back import ReadBack
 from userspace_cni.switch.switch_view import SwitchView
 
 if TYPE_CHECKING:
+    from userspace_cni.base.findings import Finding
     from userspace_cni.ovsdb.database import Clause
     from userspace_cni.switch.ovsdb.put import Put
     from userspace_cni.switch.ovsdb.rows.desired import DesiredRows
@@ -156,6 +157,10 @@ class PortDriver(SwitchView, Driver[OvsPort]):
                 self.client.use(lambda session: served(add(session)), needs, what, deadline)
 
         return rest
+
+    def find_ovn_faults(self, step: OvsPort, deadline: Deadline) -> tuple[tuple[str, str], tuple[Finding, ...]]:
+        """Name and hostname of this chassis of OVN, and what the step's logical port lacks here. Raises Unavailable."""
+        return self._logical.find_faults(step, deadline)
 
     def make_again(self, step: OvsPort, deadline: Deadline) -> Callable[[], None]:
         """As `apply`; OVN installs a port that is there again when it can, and nothing is left to be done here then."""

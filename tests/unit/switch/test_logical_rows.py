@@ -130,12 +130,13 @@ def test_ovns_bridge_is_never_made() -> None:
 def test_what_was_missing(look: ChassisLook, words: list[str]) -> None:
     """Each thing that the node shows as missing is named, and nothing else."""
     found = list(find_missing(LOGICAL, look))
-    assert [word in text for word, text in zip(words, found, strict=True)] == [True] * len(found)
+    assert [word in each.message for word, each in zip(words, found, strict=True)] == [True] * len(found)
+    assert all(each.remedy for each in found)
 
 
 def test_a_port_without_a_version() -> None:
     """Where the UID was not known, that is said: OVN may want one."""
-    [text] = find_missing(LogicalPort("blue_web-0"), ALONE)
-    assert "no iface-id-ver, as the UID is not known" in text
-    [text] = find_missing(LOGICAL, ALONE)
-    assert "iface-id-ver uid-1" in text
+    [found] = find_missing(LogicalPort("blue_web-0"), ALONE)
+    assert "no iface-id-ver, as the UID is not known" in found.message
+    [found] = find_missing(LOGICAL, ALONE)
+    assert "iface-id-ver uid-1" in found.message

@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ from userspace_cni.cli.agent_client import DeadAgent, NoAgent, SlowAgent
 from userspace_cni.cli.node.installed import directories, plugins
 from userspace_cni.cli.node.quarantined import quarantined
 from userspace_cni.cli.node.socket_parties import UnixSockets, look
+from userspace_cni.cli.node.why_network_facts import AgentPages, NetworkFacts, OvnFacts, read_pages
 from userspace_cni.cli.site import SWITCH_S, Site, attachment_limit, patient
 from userspace_cni.diagnosis.attachment_findings import check_one
 from userspace_cni.diagnosis.why.attachment_sight import (
@@ -29,6 +30,7 @@ from userspace_cni.diagnosis.why.attachment_sight import (
     StoreSight,
     SwitchSight,
     Unasked,
+    known,
 )
 from userspace_cni.node.pod_processes import PodProcesses, see_processes
 from userspace_cni.node.seen_pod import SeenPod, see_pod
@@ -45,12 +47,14 @@ _FILES_MAX = 256
 
 @dataclass(frozen=True)
 class NodeSight:
-    """What is known of the node, whichever attachment is asked about. `away`: why the switch cannot be asked."""
+    """What is known of the node, whichever attachment is asked about. `away`: why the switch cannot be asked; `pages`: those of
+    the agent, None for a node that is given."""
 
     agent: Fact[AgentSight]
     switch: Fact[SwitchSight]
     parties: UnixSockets
     away: UserspaceError | None = None
+    pages: AgentPages | None = None
 
 
 class WhyFacts:
@@ -76,8 +80,9 @@ class WhyFacts:
             pods = {key: threads.submit(_asked, self._pod, *key) for key in dict.fromkeys(map(_pod_of, self._records)) if key[1]}
             agent = threads.submit(_asked, self.look_at_agent)
             parties = threads.submit(self._parties)
+            pages = threads.submit(read_pages, self._site) if self._site.given is None else None
             switch, away = self.look_at_switch()
-            node = NodeSight(agent.result(), switch, parties.result(), away)
+            node = NodeSight(agent.result(), switch, parties.result(), away, pages.result() if pages else None)
             looked = [threads.submit(self._look, each, node, pods.get(_pod_of(each))) for each in self._records]
             return [each.result() for each in looked]
 
@@ -136,7 +141,8 @@ class WhyFacts:
         outcome = check_one(record, self._site.node, attachment_limit, node.away)
         away = str(node.away or "")
         unchecked = {each["step"]: each["error"] for each in outcome.unchecked if each["error"] != away}
-        return AttachmentSight(
+        seen = pod.result() if pod else None
+        sight = AttachmentSight(
             record,
             self._boot_id,
             outcome.drifts,
@@ -146,8 +152,9 @@ class WhyFacts:
             switch=node.switch,
             socket=_asked(self._socket, record, node.parties),
             processes=_asked(self._processes, record),
-            pod=pod.result() if pod else None,
+            pod=seen,
         )
+        return sight if node.pages is None else _with_network(sight, NetworkFacts(self._site, node.pages), OvnFacts(self._site))
 
     def _pod(self, namespace: str, name: str) -> SeenPod | None:
         """The pod by the API; None without an account, and for a pod that is not there."""
@@ -192,6 +199,25 @@ class WhyFacts:
         except OSError:
             return ()
         return tuple(sorted(found))
+
+
+def _with_network(sight: AttachmentSight, facts: NetworkFacts, ovn: OvnFacts) -> AttachmentSight:
+    """The sight with what the kernel, the node's own network, Route objects, the API and OVN have of the attachment."""
+    record, switch = sight.record, known(sight.switch)
+    away = switch is None or bool(switch.away)
+    try:
+        return replace(
+            sight,
+            link=_asked(facts.see_link, record),
+            specs=_asked(facts.see_specs, record),
+            routes=_asked(facts.see_routes, record),
+            definition=_asked(facts.see_definition, record, sight.pod),
+            chassis=None if away else _asked(ovn.see_chassis, record),
+            logical=None if away else _asked(ovn.see_row, record),
+            binding=None if away else _asked(ovn.see_binding, record),
+        )
+    finally:
+        ovn.close()
 
 
 def _asked(ask: Callable[..., Fact[T]], *arguments: object) -> Fact[T]:

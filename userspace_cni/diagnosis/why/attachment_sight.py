@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.listing import NOT_SERVING, SwitchPort, name_of
@@ -16,6 +16,13 @@ from userspace_cni.attachment.records import Record
 from userspace_cni.base.findings import Finding, Severity
 from userspace_cni.node.pod_processes import PodProcesses
 from userspace_cni.node.seen_pod import SeenPod
+
+if TYPE_CHECKING:
+    from userspace_cni.node.seen_definition import SeenDefinition
+    from userspace_cni.node.seen_link import SeenLink
+    from userspace_cni.node.seen_specs import SeenSpec
+    from userspace_cni.ovn.seen_logical_port import NorthboundPort, PortBinding
+    from userspace_cni.routes.seen_routes import SeenRoutes
 
 T = TypeVar("T")
 Findings = Iterator[Finding]
@@ -88,6 +95,19 @@ class SocketSight:
     others: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class ChassisSight:
+    """This node as a chassis of OVN. `names`: its own first, then others by which OVN may ask for it; `faults`: what a logical
+    port lacks here, as the switch's room judges it."""
+
+    names: tuple[str, ...] = ("",)
+    faults: tuple[Finding, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+
 _QUESTIONS: Final = {
     "agent": "the agent",
     "store": "the store of records",
@@ -95,6 +115,13 @@ _QUESTIONS: Final = {
     "socket": "the socket",
     "processes": "the pod's processes",
     "pod": "the API server",
+    "link": "the kernel link",
+    "specs": "the node's own network",
+    "routes": "the agent about routes",
+    "definition": "the network's definition",
+    "chassis": "OVN on this node",
+    "logical": "OVN's northbound database",
+    "binding": "OVN's southbound database",
 }
 """What is asked for each fact of `AttachmentSight`."""
 
@@ -113,6 +140,13 @@ class AttachmentSight:
     socket: Fact[SocketSight] = None
     processes: Fact[PodProcesses] = None
     pod: Fact[SeenPod] = None
+    link: Fact[SeenLink] = None
+    specs: Fact[tuple[SeenSpec, ...]] = None
+    routes: Fact[SeenRoutes] = None
+    definition: Fact[SeenDefinition] = None
+    chassis: Fact[ChassisSight] = None
+    logical: Fact[NorthboundPort] = None
+    binding: Fact[PortBinding] = None
 
     @property
     def name(self) -> str:

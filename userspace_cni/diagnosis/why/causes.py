@@ -9,12 +9,17 @@ from typing import Final
 from userspace_cni.attachment.drift import sentence
 from userspace_cni.base.findings import SEVERITIES, Finding
 from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, Findings
+from userspace_cni.diagnosis.why.definition_causes import judge_definition
+from userspace_cni.diagnosis.why.link_causes import judge_guard, judge_link, judge_shaper
 from userspace_cni.diagnosis.why.node_causes import judge_agent, judge_store, judge_switch
+from userspace_cni.diagnosis.why.ovn_causes import judge_ovn
 from userspace_cni.diagnosis.why.port_causes import judge_port
 from userspace_cni.diagnosis.why.record_causes import judge_record
+from userspace_cni.diagnosis.why.route_causes import judge_routes
 from userspace_cni.diagnosis.why.socket_causes import judge_application, judge_directory, judge_hugepages, judge_socket
+from userspace_cni.diagnosis.why.uplink_causes import judge_specs
 
-_WORDED: Final = frozenset({"", "port", "directory", "pod-mount", "socket-file", "placed-socket"})
+_WORDED: Final = frozenset({"", "port", "directory", "pod-mount", "socket-file", "placed-socket", "guard", "link", "shaper"})
 """Kinds of steps whose drifts a judge words; others are told as they are."""
 
 
@@ -34,6 +39,13 @@ JUDGES: Final[tuple[Callable[[AttachmentSight], Findings], ...]] = (
     judge_socket,
     judge_hugepages,
     judge_application,
+    judge_link,
+    judge_guard,
+    judge_shaper,
+    judge_ovn,
+    judge_specs,
+    judge_routes,
+    judge_definition,
     judge_rest,
     judge_store,
     judge_agent,
@@ -53,22 +65,24 @@ _OF_PORT: Final = (
     "socket-missing",
 )
 _OF_SOCKET: Final = ("application-", "switch-not-", "hugepages-")
+_BY_LINK: Final = ("address-", "route-", "gateway-silent", "pod-route", "rp-filter", "limit-missing")
+_OF_LINK: Final = ("host-end-", "pod-end-", "link-", "guard-", "namespace-gone", "checksum-offload", *_BY_LINK)
 EXPLAINS: Final[Mapping[str, tuple[str, ...]]] = {
-    "record-unfinished": (*_OF_PORT, "bridge-", "directory-", "mount-", "socket-", "hugepages-"),
-    "record-of-another-boot": (*_OF_PORT, "bridge-", "directory-", "mount-", "socket-", "hugepages-"),
-    "del-spooled": (*_OF_PORT, *_OF_SOCKET),
-    "vswitchd-dead": (*_OF_PORT, "socket-dead", "switch-unfit", "agent-not-ready"),
-    "vswitchd-stopped": ("port-refused", "switch-unfit", "agent-not-ready"),
-    "vswitchd-silent": ("port-refused", "switch-unfit", "agent-not-ready"),
+    "record-unfinished": (*_OF_PORT, "bridge-", "directory-", "mount-", "socket-", "hugepages-", *_OF_LINK),
+    "record-of-another-boot": (*_OF_PORT, "bridge-", "directory-", "mount-", "socket-", "hugepages-", *_OF_LINK),
+    "del-spooled": (*_OF_PORT, *_OF_SOCKET, *_OF_LINK),
+    "vswitchd-dead": (*_OF_PORT, "gateway-silent", "socket-dead", "switch-unfit", "agent-not-ready"),
+    "vswitchd-stopped": ("gateway-silent", "port-refused", "switch-unfit", "agent-not-ready"),
+    "vswitchd-silent": ("gateway-silent", "port-refused", "switch-unfit", "agent-not-ready"),
     "ovsdb-away": ("agent-not-ready",),
     "switch-unfit": ("agent-not-ready", "port-refused"),
     "store-full": ("agent-not-ready", "agent-dead", "agent-absent"),
     "store-unwritable": ("agent-not-ready",),
-    "bridge-missing": (*_OF_PORT, *_OF_SOCKET),
+    "bridge-missing": (*_OF_PORT, "gateway-silent", *_OF_SOCKET),
     "bridge-datapath": (*_OF_PORT, *_OF_SOCKET),
-    "port-missing": (*_OF_PORT, *_OF_SOCKET),
+    "port-missing": (*_OF_PORT, "gateway-silent", *_OF_SOCKET),
     "port-elsewhere": ("port-changed",),
-    "port-refused": ("mtu-", "link-", *_OF_SOCKET),
+    "port-refused": ("gateway-silent", "mtu-", "link-", *_OF_SOCKET),
     "directory-missing": ("mount-", "socket-", *_OF_SOCKET),
     "mount-missing": _OF_SOCKET,
     "mount-changed": _OF_SOCKET,
@@ -80,6 +94,24 @@ EXPLAINS: Final[Mapping[str, tuple[str, ...]]] = {
     "application-other-path": ("application-never", "application-ended", "hugepages-"),
     "application-wrong-role": ("application-never", "application-ended", "hugepages-"),
     "hugepages-missing": ("application-never",),
+    "namespace-gone": ("pod-end-", "host-end-", "link-", "port-", "guard-", *_BY_LINK),
+    "host-end-missing": ("link-replaced", "port-", "pod-end-", "guard-", *_BY_LINK),
+    "host-end-renamed": ("link-replaced", "port-", "guard-", "gateway-silent"),
+    "host-end-foreign": ("link-replaced", "port-", "gateway-silent"),
+    "host-end-down": ("port-", "gateway-silent"),
+    "pod-end-moved": ("link-", *_BY_LINK),
+    "pod-end-renamed": ("link-", "route-missing", "limit-missing"),
+    "pod-end-down": ("route-", "address-", "gateway-silent", "pod-route"),
+    "address-missing": ("route-missing", "gateway-silent", "pod-route"),
+    "uplink-missing": ("gateway-silent", "provider-network-not-ready", "gateway-not-held"),
+    "uplink-down": ("gateway-silent", "gateway-lacks"),
+    "uplink-without-link": ("gateway-silent", "gateway-lacks"),
+    "gateway-not-held": ("gateway-silent", "gateway-lacks"),
+    "ovn-controller-dead": ("logical-port-",),
+    "ovn-southbound-away": ("logical-port-",),
+    "ovn-chassis-unset": ("logical-port-", "ovn-controller-dead", "ovn-southbound-away"),
+    "ovn-bridge-missing": ("logical-port-",),
+    "ovn-bridge-other": ("logical-port-",),
 }
 """Which findings a cause explains, by how their names begin: they are told as its consequences only."""
 

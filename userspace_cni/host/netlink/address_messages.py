@@ -21,6 +21,7 @@ _BROADCAST: Final = 4
 _FLAGS: Final = 8
 _PROTOCOL: Final = 11
 _NODAD: Final = 0x02
+_DADFAILED: Final = 0x08
 _BROADCAST_MAX: Final = 30
 """Longer prefixes have no address of broadcast (RFC 3021)."""
 FAMILIES: Final = {4: 2, 6: 10}
@@ -29,11 +30,13 @@ FAMILIES: Final = {4: 2, 6: 10}
 
 @dataclass(frozen=True)
 class FoundAddress:
-    """An address with its prefix, and the index of its link. `protocol`: IFA_PROTO, 0 for none and with kernels before 5.18."""
+    """An address with its prefix, and the index of its link. `protocol`: IFA_PROTO, 0 for none and with kernels before 5.18.
+    `failed`: IPv6 has found another machine that has it, and does not use it."""
 
     index: int
     interface: IPv4Interface | IPv6Interface
     protocol: int = 0
+    failed: bool = False
 
 
 def put(index: int, interface: IPv4Interface | IPv6Interface) -> Message:
@@ -66,10 +69,10 @@ def dump(index: int) -> Message:
 
 
 def read(payload: bytes) -> FoundAddress:
-    _, length, _, _, index = _HEADER.unpack_from(payload)
+    _, length, flags, _, index = _HEADER.unpack_from(payload)
     found = attributes(payload[_HEADER.size :])
     interface = ip_interface((ip_address(found.get(_LOCAL) or found[_ADDRESS]), length))
-    return FoundAddress(index, interface, found.get(_PROTOCOL, b"\0")[0])
+    return FoundAddress(index, interface, found.get(_PROTOCOL, b"\0")[0], bool(flags & _DADFAILED))
 
 
 def _header(index: int, interface: IPv4Interface | IPv6Interface) -> bytes:

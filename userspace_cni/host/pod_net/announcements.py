@@ -20,14 +20,11 @@ from userspace_cni.base.errors import StepFailed, of_kernel
 from userspace_cni.base.log import timed
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink.netns import open_pod_netns
-from userspace_cni.host.pod_net.neighbour_frames import Address, announcement, question
-from userspace_cni.host.pod_net.neighbour_queries import ask_neighbours, claims, unspecified, wire
+from userspace_cni.host.pod_net.neighbour_frames import Address, announcement
+from userspace_cni.host.pod_net.neighbour_queries import ask_neighbours, find_duplicates, wire
 
 DUPLICATE_S: Final = 0.1
 """How long others have to say that an address is theirs; across a switch they need 2 ms."""
-_ASKED: Final = 3
-"""How often that is asked meanwhile. IPv6 answers to all nodes: what the switch has cached of where the answerer's frames to all
-nodes go holds for some milliseconds after this port was added, without it."""
 GATEWAY_S: Final = 2.0
 """How long all gateways together have to answer."""
 
@@ -77,15 +74,11 @@ class AnnouncementDriver(Driver[Announcement]):
 
 
 def _refuse_duplicates(step: Announcement, addresses: list[Address], wire: socket.socket, deadline: Deadline) -> None:
-    for _ in range(_ASKED):
-        for each in addresses:
-            wire.send(question(step.mac, unspecified(each), each))
-        for found in claims(wire, step.mac, deadline.within(DUPLICATE_S / _ASKED)):
-            if found.address in addresses:
-                raise StepFailed(
-                    f"{_what(step)}: {found.address} is in use by {found.mac}",
-                    "another machine of the network has the address, and its IPAM does not know; or leave out duplicateCheck",
-                )
+    for address, mac in find_duplicates(wire, step.mac, addresses, deadline).items():
+        raise StepFailed(
+            f"{_what(step)}: {address} is in use by {mac}",
+            "another machine of the network has the address, and its IPAM does not know; or leave out duplicateCheck",
+        )
 
 
 def _await_gateways(step: Announcement, gateways: list[Address], wire: socket.socket, deadline: Deadline) -> None:

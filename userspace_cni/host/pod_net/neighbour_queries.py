@@ -19,6 +19,9 @@ from userspace_cni.host.netlink.netns import Netns
 from userspace_cni.host.pod_net.neighbour_frames import Address, AddressClaim, claim, question
 
 _AGAIN_S = 0.25
+_PROBES: Final = 3
+"""How often is asked whether others have an address. IPv6 answers to all nodes: what the switch has cached of where the
+answerer's frames to all nodes go holds for some milliseconds after a port was added, without it."""
 _EVERY_PROTOCOL = 3
 _FRAME_MAX = 2048
 _CLOSER: Final = Closer(0)
@@ -55,6 +58,17 @@ def ask_neighbours(
             if len(silent) <= left:
                 break
     return silent
+
+
+def find_duplicates(wire: socket.socket, mac: str, addresses: Iterable[Address], deadline: Deadline) -> dict[Address, str]:
+    """Which of the addresses other machines have, and their MACs; probes change no cache. It takes all of the time."""
+    own, found = list(addresses), dict[Address, str]()
+    part_s = deadline.remaining() / _PROBES
+    for _ in range(_PROBES):
+        for each in own:
+            wire.send(question(mac, unspecified(each), each))
+        found |= {each.address: each.mac for each in claims(wire, mac, deadline.within(part_s)) if each.address in own}
+    return found
 
 
 def claims(wire: socket.socket, own: str, deadline: Deadline) -> Iterator[AddressClaim]:
