@@ -86,6 +86,13 @@ def _doctor() -> click.Command:
     return node_doctor_command
 
 
+@defer(userspace_cni, "map", "Draw this node's network, as SVG or as a page.")
+def _map() -> click.Command:
+    from userspace_cni.cli.map.map_command import map_command
+
+    return map_command
+
+
 @defer(userspace_cni, "lint", "Report what ADD would refuse in files with networks.")
 def _lint() -> click.Command:
     from userspace_cni.cli.cluster.networks_lint import lint_command

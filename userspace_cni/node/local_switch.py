@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from userspace_cni.attachment.records import Record
     from userspace_cni.attachment.run_ids import RunId
     from userspace_cni.attachment.steps import PortRef, Step
+    from userspace_cni.base.switch_bridges import FrameCounts, SwitchBridge
     from userspace_cni.cni.options import Options
     from userspace_cni.node.callbacks import Callbacks
     from userspace_cni.node.installation import Installation
@@ -127,6 +128,18 @@ class LocalSwitch:
             return self.ports.list_ports()
         except UserspaceError:
             return None
+
+    def list_bridges(self) -> tuple[SwitchBridge, ...]:
+        """Every bridge with all its ports and mirrors, those of other programs too. Raises Unavailable."""
+        from userspace_cni.switch.ovsdb.bridge_reads import list_bridges
+
+        return self.ports.client.require_session().look(list_bridges)
+
+    def count_frames(self) -> Mapping[str, FrameCounts]:
+        """The counters of every interface, as far as the bridges answer. Raises Unavailable."""
+        from userspace_cni.switch.counters import ask_all
+
+        return ask_all(self.ports.client, self.ports.daemon.rundir, Deadline.after(_COUNTERS_S))
 
     def counters(self) -> list[Counters]:
         """The switch's counters of our ports. Raises Unavailable and SwitchRefused."""

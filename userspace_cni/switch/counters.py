@@ -11,13 +11,16 @@ It must never wait longer than its deadline.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.steps import OWNER, owner_kind
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
+from userspace_cni.base.switch_bridges import FrameCounts
 from userspace_cni.switch.openflow import openflow_messages
 from userspace_cni.switch.openflow.management import Management
 from userspace_cni.switch.ovsdb.rows.qos_row import POLICER
@@ -77,6 +80,22 @@ def _ask_bridges(client: SwitchClient, rundir: str, deadline: Deadline) -> list[
     ports = client.require_session().look(list_counted_ports)
     asked = [ask_bridge(f"{rundir}/{bridge}.mgmt", of, deadline) for bridge, of in ports.items()]
     return [each for group in asked for each in group]
+
+
+def ask_all(client: SwitchClient, rundir: str, deadline: Deadline) -> dict[str, FrameCounts]:
+    """The counters of every interface that ovs-vswitchd has open, of other programs too, by name. Of a resident client.
+
+    A bridge that does not answer by the deadline, or is deleted meanwhile, is left out. Raises Unavailable without a session.
+    """
+    from userspace_cni.switch.ovsdb.bridge_reads import list_numbers
+
+    found: dict[str, FrameCounts] = {}
+    for bridge, names in client.require_session().look(list_numbers).items():
+        with suppress(Unavailable, SwitchRefused):
+            counted = ask_bridge(f"{rundir}/{bridge}.mgmt", {number: (name, {}) for number, name in names.items()}, deadline)
+            at = time.monotonic()
+            found |= {each.name: FrameCounts(at, each.statistics) for each in counted}
+    return found
 
 
 def ask_bridge(path: str, ports: Mapping[int, tuple[str, Mapping[str, str]]], deadline: Deadline) -> list[Counters]:

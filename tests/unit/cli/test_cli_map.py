@@ -1,0 +1,153 @@
+"""The picture of a node: what it shows, that nothing in it overlaps, and that texts from outside stay texts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.lab.node.pictured import HOSTILE, pictured_node, renamed
+from userspace_cni.cli.map.drawing import Drawing, Label, Rectangle
+from userspace_cni.cli.map.picture import draw_picture
+from userspace_cni.cli.map.svg_drawing import choose_sheet, write_svg
+from userspace_cni.cli.map.text_widths import fit, make_drawable, measure
+from userspace_cni.diagnosis.node_map import NodeMap
+
+_SVG = "{http://www.w3.org/2000/svg}"
+Box = tuple[float, float, float, float]
+
+
+def texts_of(svg: str) -> list[str]:
+    return [each.text or "" for each in ET.fromstring(svg).iter(f"{_SVG}text")]
+
+
+def boxes_of(drawing: Drawing) -> list[tuple[Box, str]]:
+    """The room that each text takes at most."""
+    found = []
+    for label in (shape for item in drawing.items for shape in item.shapes if isinstance(shape, Label)):
+        wide = measure(label.text, label.size, bold=label.bold)
+        left = label.x - wide if label.ends else label.x
+        found.append(((left, label.y - label.size * 0.75, left + wide, label.y + label.size * 0.2), label.text))
+    return found
+
+
+def overlapping(boxes: list[tuple[Box, str]]) -> list[tuple[str, str]]:
+    ordered = sorted(boxes, key=lambda each: each[0][1])
+    found = []
+    for place, (one, text) in enumerate(ordered):
+        for other, another in ordered[place + 1 :]:
+            if other[1] >= one[3]:
+                break
+            if one[0] < other[2] and other[0] < one[2]:
+                found.append((text, another))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ports", "bridges", "ovn"), [(0, 0, False), (0, 1, False), (1, 1, True), (40, 10, True), (400, 3, True)]
+)
+def test_no_texts_overlap(ports: int, bridges: int, ovn: bool) -> None:
+    """In no picture do two texts overlap, or leave it, in the widest of the usual fonts."""
+    drawing = draw_picture(pictured_node(ports, bridges, ovn=ovn))
+    boxes = boxes_of(drawing)
+    assert overlapping(boxes) == []
+    assert [
+        text for (left, top, right, low), text in boxes if left < 0 or top < 0 or right > drawing.width or low > drawing.height
+    ] == []
+
+
+@pytest.mark.parametrize(("ports", "bridges"), [(30, 2), (400, 3)])
+def test_boxes_stay_apart(ports: int, bridges: int) -> None:
+    """No two boxes of ports overlap, and each is within a bridge."""
+    drawing = draw_picture(pictured_node(ports, bridges, ovn=True))
+    shapes = [shape for item in drawing.items for shape in item.shapes if isinstance(shape, Rectangle)]
+    cards = [each for each in shapes if each.look.startswith("card")]
+    panels = [each for each in shapes if each.look == "bridge"]
+    rooms = [((each.x, each.y, each.x + each.width, each.y + each.height), "") for each in cards]
+    assert len(cards) == ports + bridges + 6
+    assert overlapping(rooms) == []
+    for one, other in pairwise(panels):
+        assert other.y > one.y + one.height
+    for x, y, right, low in (room for room, _ in rooms):
+        assert any(p.x < x and p.y < y and right < p.x + p.width and low < p.y + p.height for p in panels)
+
+
+def test_the_same_facts_give_the_same_picture() -> None:
+    """The picture depends on nothing but the facts, and not on the order of ports."""
+    node = pictured_node(50, 2, ovn=True)
+    turned = [replace(each, ports=tuple(reversed(each.ports))) for each in node.bridges]
+    assert write_svg(draw_picture(node)) == write_svg(draw_picture(replace(node, bridges=tuple(turned))))
+
+
+def test_what_it_shows() -> None:
+    """Names, VLANs, networks, rates with limits, mirrors, logical networks, bonds and tunnels are texts of the picture."""
+    texts = texts_of(write_svg(draw_picture(pictured_node(12, 2, ovn=True))))
+    whole = "\n".join(texts)
+    for each in ("Network of node worker-1", "bridge br0", "VLAN 100", "no VLAN set", "vm-3", "↓1.7G≤100M ↑33M", "bond1"):
+        assert each in texts, each
+    for each in ("network blue · ", "mirror watch shows the frames of 2 ports at ", "2 NICs bonded", "3 tunnels to other nodes"):
+        assert each in whole, each
+    assert {"logical router cluster", "logical switch worker-1", "logical switch tenant", "to bridge br-int", "M1", "→M1"} <= {
+        *texts
+    }
+
+
+def test_each_state_has_a_form_of_its_own() -> None:
+    """Without colours, the signs of any two states that differ in meaning differ in form."""
+    svg = write_svg(draw_picture(pictured_node(20)))
+    legend = next(each for each in ET.fromstring(svg).iter(f"{_SVG}g") if each.get("id") == "legend")
+    signs = [each for each in legend if (each.get("class") or "").startswith("sign s-")]
+    assert len(signs) >= 9
+    style = svg.partition("<style>")[2].partition("</style>")[0]
+    for state in ("connected", "waiting", "down", "differs", "error", "unknown"):
+        assert f".s-{state}" in style
+
+
+def test_a_way_leads_outside() -> None:
+    """From a pod it is its group, its line, the bridge's spine, and the NIC; from a logical port the patch, too."""
+    drawing = draw_picture(pictured_node(12, 2, ovn=True))
+    items = {each.port.name: each.id for each in drawing.items if each.port}
+    blue = next(each for each in drawing.items if each.port and each.port.network == "blue")
+    way = drawing.ways[blue.id]
+    assert {items["eth0"], "s0", blue.id} <= {*way}
+    shop = drawing.ways[items["eth-0"]]
+    assert {items["patch-int"], items["patch-br0"], items["eth0"], "l0", "s0", "s2"} <= {*shop}
+    assert {each.id for each in drawing.items} >= {each for way in drawing.ways.values() for each in way}
+
+
+@pytest.mark.parametrize("text", [HOSTILE, "x" * 5000, "\u05d0\u05d1\u05d2", "", "中文" * 40])
+def test_texts_from_outside_stay_texts(text: str) -> None:
+    """A hostile text gives a well-formed picture with the same elements, in which nothing overlaps and no character acts."""
+    node = pictured_node(20, 2, ovn=True)
+    plain, hostile = (write_svg(draw_picture(each)) for each in (renamed(node, "harmless"), renamed(node, text)))
+    elements = {each.tag for each in ET.fromstring(hostile).iter()}
+    assert elements <= {each.tag for each in ET.fromstring(plain).iter()}
+    assert {key for each in ET.fromstring(hostile).iter() for key in each.attrib if key.startswith("on")} == set()
+    assert all(char.isprintable() or char == "\n" for char in hostile)
+    assert overlapping(boxes_of(draw_picture(renamed(node, text)))) == []
+
+
+def test_texts_are_shortened_in_the_middle() -> None:
+    """Both ends of a name are kept, and what fits is not changed."""
+    assert fit("web-1", 100, 10) == "web-1"
+    short = fit("upf-control-plane-7d9f8c6b5d-x001", 100, 10)
+    assert (short[:4], short[-4:], "…" in short) == ("upf-", "x001", True)
+    assert measure(short, 10) <= 100
+    assert fit("anything", 0, 10) == "…"
+    assert make_drawable("é\u0301\u202eb") == "é\\u0301\\u202eb"
+
+
+@pytest.mark.parametrize(("node", "sheet"), [(pictured_node(6), "A4 landscape"), (pictured_node(400, 3), "A3 landscape")])
+def test_the_sheet(node: NodeMap, sheet: str) -> None:
+    """A small node is drawn for A4, a large one for A3."""
+    assert choose_sheet(draw_picture(node)) == sheet
+
+
+def test_what_could_not_be_asked_is_told() -> None:
+    """It stands above the bridges, and is not taken for a node without bridges."""
+    node = replace(pictured_node(0, 0), unasked=("the switch cannot be asked",), asked=False)
+    texts = texts_of(write_svg(draw_picture(node)))
+    assert "the switch cannot be asked" in texts
+    assert "No bridge is known." in texts

@@ -1,0 +1,53 @@
+"""`map`: the picture of this node's network, as SVG, as a page, or as its facts. It changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from userspace_cni.cli import view
+from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
+from userspace_cni.cli.map.looking import MapLook
+from userspace_cni.cli.map.picture import draw_picture
+from userspace_cni.cli.map.svg_drawing import write_svg
+from userspace_cni.cli.site import NodeCommand, open_site
+from userspace_cni.diagnosis.node_map import has_fault
+
+
+@click.command(
+    "map",
+    cls=NodeCommand,
+    examples=(
+        "userspace-cni map > node.svg",
+        """userspace-cni map --json | jq '.bridges[].ports[] | select(.state == "error")'""",
+    ),
+)
+@click.option("--json", "as_json", is_flag=True, help="The facts of the picture, as a JSON object.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, 60),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between the two looks at the counters, from which rates come; 0: no rates.",
+)
+@click.pass_context
+def map_command(ctx: click.Context, as_json: bool, seconds: float) -> None:
+    """Draw this node's network: bridges, what leads out of them, and the pods and VMs behind their ports, with VLANs, networks,
+    rates, limits, mirrors and states. It writes SVG to stdout.
+
+    It needs neither an agent nor a living switch: what could not be asked is told in the picture. Exit code: 0, 1 when the
+    picture shows a fault, 3 when the switch cannot be asked.
+    """
+    site = open_site(ctx)
+    with view.progress("looking at the node's network"):
+        found = MapLook(ctx, site, seconds).look()
+    if as_json:
+        view.show_json(asdict(found))
+    else:
+        click.echo(write_svg(draw_picture(found)), nl=False)
+    if not found.asked:
+        ctx.exit(UNREACHABLE)
+    if has_fault(found):
+        ctx.exit(FOUND)
