@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final
-
-import click
+from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.dead_sockets import dead_sockets
 from userspace_cni.attachment.listing import NOT_SERVING, describe_all
@@ -17,11 +15,14 @@ from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.findings import Finding
 from userspace_cni.base.switch_bridges import FrameCounts, SwitchBridge
 from userspace_cni.cli.agent_client import NoAgent
-from userspace_cni.cli.ovn.opened_databases import open_databases
 from userspace_cni.cli.site import Site, patient
 from userspace_cni.diagnosis.node_map import MapFacts, MapHead, NodeMap, find_rates, make_map
-from userspace_cni.ovn.logical_networks import LogicalNetworks, look_at_networks
-from userspace_cni.ovn.northbound import NorthboundSession
+from userspace_cni.ovn.logical_networks import LogicalNetworks
+
+if TYPE_CHECKING:
+    import click
+
+    from userspace_cni.ovn.northbound import NorthboundSession
 
 _OVN_S: Final = 5.0
 """Seconds for OVN's northbound database, on a node that is not busy."""
@@ -109,6 +110,8 @@ class MapLook:
         ports = frozenset(port.logical for bridge in bridges for port in bridge.ports if port.logical)
         if not ports:
             return LogicalNetworks()
+        from userspace_cni.cli.ovn.opened_databases import open_databases
+        from userspace_cni.ovn.logical_reads import look_at_networks
 
         def look(session: NorthboundSession) -> LogicalNetworks:
             return look_at_networks(session, ports)
