@@ -31,7 +31,7 @@ def require_real(words: list[str], node: BreakableNode) -> None:
         known = {option for each in command.params for option in each.opts}
         assert {each for each in words[2:] if each.startswith("-")} <= known, words
     elif words[0] == "ovs-vsctl":
-        node.switch.vsctl("--dry-run", *words[1:])
+        node.switch.vsctl("--no-wait", "--dry-run", *words[1:])
     else:
         assert shutil.which(words[0]) or words[0] in ("kubectl", "systemctl"), words
 

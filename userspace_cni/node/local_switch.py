@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from userspace_cni.attachment.records import Record
     from userspace_cni.attachment.run_ids import RunId
     from userspace_cni.attachment.steps import PortRef, Step
+    from userspace_cni.base.seen_bridge import SeenBridge
     from userspace_cni.base.switch_bridges import FrameCounts, SwitchBridge
     from userspace_cni.cni.options import Options
     from userspace_cni.node.callbacks import Callbacks
@@ -160,6 +161,14 @@ class LocalSwitch:
         except UserspaceError as error:
             say("debug", "why the switch has dropped frames is not known", error=error)
             return {}
+
+    def read_own_addresses(self, bridge: SeenBridge) -> frozenset[str]:
+        """The addresses, without prefix, of the node's own links on that bridge. Raises UserspaceError."""
+        from userspace_cni.host.node_net.switch_links import addresses_of
+
+        links = [bridge.name, *(port.name for port in bridge.ports if port.kind == "internal")]
+        held = addresses_of(links, self._installation.settings.switch_netns, self._installation.root)
+        return frozenset(address for addresses in held.values() for address in addresses)
 
     def list_limited(self, records: Iterable[Record]) -> list[LimitedDirection]:
         """Each limited direction of these attachments, with what its limit has dropped. Never fails."""

@@ -24,6 +24,7 @@ from userspace_cni.switch.vswitchd import JUDGED_SECONDS, Daemon, DaemonLiveness
 
 if TYPE_CHECKING:
     from userspace_cni.base.polling import PollingReading
+    from userspace_cni.base.seen_bridge import SeenBridge, TracedFrame
     from userspace_cni.switch.bridge_service import BridgeService, ServiceState
     from userspace_cni.switch.counters import Counters, LimitDrops
     from userspace_cni.switch.ovsdb.switch_database import SwitchSession
@@ -237,6 +238,21 @@ class SwitchView:
         from userspace_cni.switch import counters
 
         return counters.read_statistics(self.client, ports, deadline)
+
+    def read_bridges(self, names: Collection[str], deadline: Deadline) -> dict[str, SeenBridge]:
+        """What the bridges of these names have now, without those that are not there. For a resident driver.
+
+        Raises Unavailable.
+        """
+        from userspace_cni.switch.seen_bridges import read_bridges
+
+        return read_bridges(self.client, self.daemon, names, deadline)
+
+    def trace_frame(self, bridge: str, flow: str, deadline: Deadline) -> TracedFrame:
+        """As `seen_bridges.trace`. Raises Unavailable and SwitchRefused."""
+        from userspace_cni.switch.seen_bridges import trace
+
+        return trace(self.daemon, bridge, flow, deadline)
 
     def find(self, name: str, deadline: Deadline) -> FoundPort | None:
         from userspace_cni.ovsdb.database import named

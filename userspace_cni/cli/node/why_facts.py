@@ -20,6 +20,7 @@ from userspace_cni.cli.node.installed import directories, plugins
 from userspace_cni.cli.node.quarantined import quarantined
 from userspace_cni.cli.node.socket_parties import UnixSockets, look
 from userspace_cni.cli.node.why_network_facts import AgentPages, NetworkFacts, OvnFacts, read_pages
+from userspace_cni.cli.node.why_traffic import WhyTraffic
 from userspace_cni.cli.site import SWITCH_S, Site, attachment_limit, patient
 from userspace_cni.diagnosis.attachment_findings import check_one
 from userspace_cni.diagnosis.why.attachment_sight import (
@@ -53,6 +54,7 @@ class NodeSight:
     agent: Fact[AgentSight]
     switch: Fact[SwitchSight]
     parties: UnixSockets
+    traffic: WhyTraffic
     away: UserspaceError | None = None
     pages: AgentPages | None = None
 
@@ -82,7 +84,8 @@ class WhyFacts:
             parties = threads.submit(self._parties)
             pages = threads.submit(read_pages, self._site) if self._site.given is None else None
             switch, away = self.look_at_switch()
-            node = NodeSight(agent.result(), switch, parties.result(), away, pages.result() if pages else None)
+            traffic = WhyTraffic(self._site, self._records, switch)
+            node = NodeSight(agent.result(), switch, parties.result(), traffic, away, pages.result() if pages else None)
             looked = [threads.submit(self._look, each, node, pods.get(_pod_of(each))) for each in self._records]
             return [each.result() for each in looked]
 
@@ -153,6 +156,7 @@ class WhyFacts:
             socket=_asked(self._socket, record, node.parties),
             processes=_asked(self._processes, record),
             pod=seen,
+            traffic=node.traffic.of(record),
         )
         return sight if node.pages is None else _with_network(sight, NetworkFacts(self._site, node.pages), OvnFacts(self._site))
 

@@ -14,6 +14,7 @@ from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.listing import NOT_SERVING, SwitchPort, name_of
 from userspace_cni.attachment.records import Record
 from userspace_cni.base.findings import Finding, Severity
+from userspace_cni.diagnosis.why.traffic_sight import TrafficSight
 from userspace_cni.node.pod_processes import PodProcesses
 from userspace_cni.node.seen_pod import SeenPod
 
@@ -122,6 +123,7 @@ _QUESTIONS: Final = {
     "chassis": "OVN on this node",
     "logical": "OVN's northbound database",
     "binding": "OVN's southbound database",
+    "traffic": "its bridge",
 }
 """What is asked for each fact of `AttachmentSight`."""
 
@@ -147,6 +149,7 @@ class AttachmentSight:
     chassis: Fact[ChassisSight] = None
     logical: Fact[NorthboundPort] = None
     binding: Fact[PortBinding] = None
+    traffic: Fact[TrafficSight] = None
 
     @property
     def name(self) -> str:
@@ -175,7 +178,9 @@ class AttachmentSight:
         """Each question that could not be asked, with the reason."""
         facts = [(what, getattr(self, name)) for name, what in _QUESTIONS.items()]
         steps = [(f"step '{step}'", reason) for step, reason in self.unchecked.items()]
-        return [(what, fact.because) for what, fact in facts if isinstance(fact, Unasked)] + steps
+        traffic = known(self.traffic)
+        asked = [(what, fact.because) for what, fact in facts if isinstance(fact, Unasked)]
+        return [*asked, *steps, *(traffic.unasked if traffic else ())]
 
     def found(self, name: str, message: str, remedy: str = "", why: str = "", severity: Severity = "error") -> Finding:
         """A finding about it: what is wrong, what to do, and why it matters."""

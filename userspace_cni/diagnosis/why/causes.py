@@ -9,6 +9,7 @@ from typing import Final
 from userspace_cni.attachment.drift import sentence
 from userspace_cni.base.findings import SEVERITIES, Finding
 from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, Findings
+from userspace_cni.diagnosis.why.bridge_causes import OF_BRIDGES
 from userspace_cni.diagnosis.why.definition_causes import judge_definition
 from userspace_cni.diagnosis.why.link_causes import judge_guard, judge_link, judge_shaper
 from userspace_cni.diagnosis.why.node_causes import judge_agent, judge_store, judge_switch
@@ -17,6 +18,7 @@ from userspace_cni.diagnosis.why.port_causes import judge_port
 from userspace_cni.diagnosis.why.record_causes import judge_record
 from userspace_cni.diagnosis.why.route_causes import judge_routes
 from userspace_cni.diagnosis.why.socket_causes import judge_application, judge_directory, judge_hugepages, judge_socket
+from userspace_cni.diagnosis.why.traffic_causes import OF_TRAFFIC
 from userspace_cni.diagnosis.why.uplink_causes import judge_specs
 
 _WORDED: Final = frozenset({"", "port", "directory", "pod-mount", "socket-file", "placed-socket", "guard", "link", "shaper"})
@@ -35,6 +37,8 @@ JUDGES: Final[tuple[Callable[[AttachmentSight], Findings], ...]] = (
     judge_record,
     judge_switch,
     judge_port,
+    *OF_BRIDGES,
+    *OF_TRAFFIC,
     judge_directory,
     judge_socket,
     judge_hugepages,
@@ -63,6 +67,9 @@ _OF_PORT: Final = (
     "application-",
     "switch-not-",
     "socket-missing",
+    "flows-",
+    "mac-elsewhere",
+    "queues-",
 )
 _OF_SOCKET: Final = ("application-", "switch-not-", "hugepages-")
 _BY_LINK: Final = ("address-", "route-", "gateway-silent", "pod-route", "rp-filter", "limit-missing")
@@ -81,8 +88,21 @@ EXPLAINS: Final[Mapping[str, tuple[str, ...]]] = {
     "bridge-missing": (*_OF_PORT, "gateway-silent", *_OF_SOCKET),
     "bridge-datapath": (*_OF_PORT, *_OF_SOCKET),
     "port-missing": (*_OF_PORT, "gateway-silent", *_OF_SOCKET),
-    "port-elsewhere": ("port-changed",),
+    "port-elsewhere": ("port-changed", "vlan-alone", "mtu-unlike"),
     "port-refused": ("gateway-silent", "mtu-", "link-", *_OF_SOCKET),
+    "vlan-changed": ("vlan-alone", "mtu-unlike", "gateway-silent"),
+    "vlan-alone": ("gateway-silent",),
+    "gateway-away": ("gateway-silent",),
+    "flows-none": ("gateway-silent",),
+    "flows-drop": ("gateway-silent",),
+    "mtu-changed": ("mtu-unlike", "mtu-exceeded"),
+    "duplicate-mac": ("mac-elsewhere",),
+    "controller-away": ("flows-none",),
+    "mirror-output-taken": ("flows-", "mirror-changed"),
+    "port-down": ("flows-", "gateway-silent"),
+    "port-no-receive": ("flows-", "gateway-silent"),
+    "port-no-forward": ("gateway-silent",),
+    "port-spanning-tree": ("flows-", "gateway-silent"),
     "directory-missing": ("mount-", "socket-", *_OF_SOCKET),
     "mount-missing": _OF_SOCKET,
     "mount-changed": _OF_SOCKET,
