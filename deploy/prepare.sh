@@ -28,6 +28,7 @@ libraries="libcurl3-gnutls libglib2.0-0 libpsl5 libreadline8 libselinux1"   # of
 [[ $(. /etc/os-release && echo "${VERSION_ID:-}") == 12 ]] && fuzzer="clang-14 libclang-rt-14-dev" || fuzzer="clang libclang-rt-dev"
 declare -A needed=(
     [unit]="$python"
+    [browser]="$python $switch chromium fonts-dejavu-core fonts-liberation poppler-utils"
     [demo]="$python $switch dpdk-dev"
     [guest]="$python $switch $libraries dbus dpdk-dev kmod tcpdump udev"
     [host]="$python $switch runc tcpdump"

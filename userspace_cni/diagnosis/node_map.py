@@ -55,7 +55,8 @@ class MapMember:
 @dataclass(frozen=True)
 class MapPort:
     """A port. `owner`: who is behind it, as NAMESPACE/POD, a VM or a NIC; `vlan` is what the switch has, what ADD wrote where it
-    cannot be asked. `limits`: bit/s to and from what is behind it, None for none. `peer`: a patch's other end."""
+    cannot be asked. `limits`: bit/s to and from what is behind it, None for none. `peer`: a patch's other end, `remote`: a
+    tunnel's. `polled`: the cores that poll its queues, with the percent of their time that it takes, None while not known."""
 
     name: str
     behind: Behind
@@ -80,6 +81,7 @@ class MapPort:
     remote: str = ""
     spec: str = ""
     members: tuple[MapMember, ...] = ()
+    polled: tuple[tuple[int, int | None], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,8 @@ class NodeMap:
 @dataclass(frozen=True)
 class MapFacts:
     """What was asked of the node. `attachments`: as `listing.describe_all` tells them; `bridges`: None where OVSDB could not be
-    asked; `vswitchd`: as `Liveness.state`; `node_records`: of what the node itself has; `rates`: by interface."""
+    asked; `vswitchd`: as `Liveness.state`; `node_records`: of what the node itself has; `rates`: by interface; `polled`:
+    as of `polling.shares_by_port`, by interface."""
 
     attachments: Sequence[Mapping[str, Any]]
     bridges: Sequence[SwitchBridge] | None
@@ -131,6 +134,7 @@ class MapFacts:
     node_records: Sequence[Record] = ()
     rates: Mapping[str, PortRates] = field(default_factory=dict)
     logical: LogicalNetworks = field(default_factory=LogicalNetworks)
+    polled: Mapping[str, Mapping[int, int | None]] = field(default_factory=dict)
 
 
 def find_rates(before: Mapping[str, FrameCounts], after: Mapping[str, FrameCounts]) -> dict[str, PortRates]:
@@ -229,9 +233,13 @@ class _Mapping:
             limits=(_rate(limits["to_pod"]), _rate(limits["from_pod"])),
             limited_by_ovn=each["limits_by"] == "ovn",
             rates=self._facts.rates.get(each["port"]),
+            polled=self._polled(each["port"]),
             logical=logical,
             logical_switch=self._facts.logical.switch_of.get(logical, ""),
         )
+
+    def _polled(self, interface: str) -> tuple[tuple[int, int | None], ...]:
+        return tuple(sorted(self._facts.polled.get(interface, {}).items()))
 
     def _pods_state(self, each: Mapping[str, Any]) -> PortState:
         if each["socket_dead"]:
@@ -274,6 +282,7 @@ class _Mapping:
             addresses=own,
             mtu=first.mtu,
             rates=_sum(self._facts.rates.get(each.name) for each in port.interfaces),
+            polled=tuple(core for each in port.interfaces for core in self._polled(each.name)),
             logical=port.logical,
             logical_switch=self._facts.logical.switch_of.get(port.logical, ""),
             peer=first.options.get("peer", ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import pairwise
 from xml.etree import ElementTree as ET
@@ -10,6 +11,7 @@ import pytest
 
 from tests.lab.node.pictured import HOSTILE, pictured_node, renamed
 from userspace_cni.cli.map.drawing import Drawing, Label, Rectangle
+from userspace_cni.cli.map.html_page import write_page
 from userspace_cni.cli.map.picture import draw_picture
 from userspace_cni.cli.map.svg_drawing import choose_sheet, write_svg
 from userspace_cni.cli.map.text_widths import fit, make_drawable, measure
@@ -28,7 +30,7 @@ def boxes_of(drawing: Drawing) -> list[tuple[Box, str]]:
     found = []
     for label in (shape for item in drawing.items for shape in item.shapes if isinstance(shape, Label)):
         wide = measure(label.text, label.size, bold=label.bold)
-        left = label.x - wide if label.ends else label.x
+        left = label.x - wide * {"start": 0, "middle": 0.5, "end": 1}[label.anchor]
         found.append(((left, label.y - label.size * 0.75, left + wide, label.y + label.size * 0.2), label.text))
     return found
 
@@ -85,7 +87,7 @@ def test_what_it_shows() -> None:
     """Names, VLANs, networks, rates with limits, mirrors, logical networks, bonds and tunnels are texts of the picture."""
     texts = texts_of(write_svg(draw_picture(pictured_node(12, 2, ovn=True))))
     whole = "\n".join(texts)
-    for each in ("Network of node worker-1", "bridge br0", "VLAN 100", "no VLAN set", "vm-3", "↓1.7G≤100M ↑33M", "bond1"):
+    for each in ("Network of node worker-1", "bridge br0", "VLAN 100", "no VLAN set", "vm-3", "↓1.7G/100M ↑33M", "bond1"):
         assert each in texts, each
     for each in ("network blue · ", "mirror watch shows the frames of 2 ports at ", "2 NICs bonded", "3 tunnels to other nodes"):
         assert each in whole, each
@@ -127,6 +129,16 @@ def test_texts_from_outside_stay_texts(text: str) -> None:
     assert {key for each in ET.fromstring(hostile).iter() for key in each.attrib if key.startswith("on")} == set()
     assert all(char.isprintable() or char == "\n" for char in hostile)
     assert overlapping(boxes_of(draw_picture(renamed(node, text)))) == []
+
+
+def test_the_page_refers_to_nothing_outside() -> None:
+    """It has no address, loads no file, and its policy allows its own script and style alone."""
+    page = write_page(draw_picture(pictured_node(40, 2, ovn=True)))
+    for each in ("://", "src=", "href=", "url(", "@import", " style=", "javascript:", "unsafe"):
+        assert each not in page, each
+    policy = page.partition('http-equiv="Content-Security-Policy" content="')[2].partition('"')[0]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert json.loads(page.partition('id="facts">')[2].partition("</script>")[0])["items"]
 
 
 def test_texts_are_shortened_in_the_middle() -> None:

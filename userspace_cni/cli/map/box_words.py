@@ -10,14 +10,14 @@ from userspace_cni.cli.view import format_count, plain
 from userspace_cni.diagnosis.node_map import Behind, MapPort, PortRates, PortState, vlan_words
 
 STATES: Final[Mapping[PortState, str]] = {
-    "connected": "application connected",
+    "connected": "connected",
     "up": "link up",
-    "waiting": "waits for its application",
+    "waiting": "waiting for an application",
     "changing": "being attached or removed",
     "off": "link not in use",
     "down": "link down",
-    "differs": "differs from what was asked for",
-    "dead": "application's socket is dead",
+    "differs": "differs from its record",
+    "dead": "socket dead",
     "error": "error",
     "unknown": "state not known",
 }
@@ -59,13 +59,15 @@ def short_number(number: float) -> str:
     return f"{number:.0f}"
 
 
-def rates_line(port: MapPort, *, unit: str = "") -> str:
-    """Rates, and limits where there are any: `↓12M≤100M ↑3M`; "" for neither."""
+def rates_line(port: MapPort) -> str:
+    """Rates, and limits where there are any: `↓12M/100M ↑3M`, `↓max 100M`; "" for neither."""
     parts = []
     for sign, rate, limit in zip("↓↑", _bits(port.rates), port.limits, strict=True):
-        text = "" if rate is None else short_number(rate)
-        text += f"≤{short_number(limit)}" if limit else ""
-        parts += [f"{sign}{text}{unit}"] if text else []
+        most = short_number(limit) if limit else ""
+        if rate is not None:
+            parts.append(f"{sign}{short_number(rate)}" + (f"/{most}" if most else ""))
+        elif most:
+            parts.append(f"{sign}max {most}")
     return " ".join(parts)
 
 
@@ -115,12 +117,18 @@ def describe(port: MapPort, bridge: str) -> Facts:
         ("to it", _rate_words(rates.out_bits, rates.out_frames) if rates else ""),
         ("from it", _rate_words(rates.in_bits, rates.in_frames) if rates else ""),
         ("drops", f"{short_number(rates.drops)} frames/s" if rates and rates.drops else ""),
+        ("polled by", ", ".join(map(_core, port.polled))),
         ("other end", port.peer or port.remote),
         ("spec", port.spec),
         *(("NIC", ", ".join(filter(None, [each.name, STATES[each.state], each.speed]))) for each in port.members),
         ("container", port.container),
     ]
     return tuple((name, plain(value)) for name, value in facts if value)
+
+
+def _core(polled: tuple[int, int | None]) -> str:
+    core, percent = polled
+    return f"core {core}" + ("" if percent is None else f", {percent} % of its time")
 
 
 def _limit(port: MapPort, way: int) -> str:

@@ -165,9 +165,16 @@ class PanelPainter:
         for place, mirror in enumerate(bridge.mirrors):
             base = self._y + plan.height - _EDGE - _NOTE * (len(bridge.mirrors) - place - 1)
             whose = "every frame of the bridge" if mirror.everything else f"the frames of {count_ports(len(mirror.sources))}"
-            text = f"M{place + 1}: mirror {mirror.name} shows {whose} at {mirror.output or 'no port: it has no output'}"
+            text = f"M{place + 1}: mirror {mirror.name} shows {whose} at {self._called(mirror.output)}"
             shapes.append(Label(self._x + _CONTENT, base, fit(text, plan.width - _CONTENT - _EDGE, 11), 11, "note"))
         return shapes
+
+    def _called(self, name: str) -> str:
+        """What people call a port of this bridge."""
+        port = next((each for each in self._plan.bridge.ports if each.name == name), None)
+        if port is None:
+            return name or "no port: it has no output"
+        return f"{port.owner}/{port.ifname}" if port.ifname else port.owner
 
     def _draw_outside(self) -> None:
         x, y = self._x - WIRE - OUTSIDE_WIDTH, self._y + _HEAD - 8

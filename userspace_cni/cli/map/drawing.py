@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
-from userspace_cni.diagnosis.node_map import MapPort
+from userspace_cni.diagnosis.node_map import MapPort, PortState
 
 Facts = tuple[tuple[str, str], ...]
 """Names and values, as shown of a thing that is pointed at."""
@@ -33,7 +34,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class Label:
-    """A line of text that has been made to fit. `y` is its base line, `x` its start, or its end with `ends`."""
+    """A line of text that has been made to fit. `y` is its base line, `x` where its start, middle or end is."""
 
     x: float
     y: float
@@ -41,7 +42,7 @@ class Label:
     size: float
     look: str = ""
     bold: bool = False
-    ends: bool = False
+    anchor: Literal["start", "middle", "end"] = "start"
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Symbol:
 
     x: float
     y: float
-    state: str
+    state: PortState
     size: float = 5
 
 

@@ -13,9 +13,10 @@ from userspace_cni.attachment.dead_sockets import dead_sockets
 from userspace_cni.attachment.listing import NOT_SERVING, describe_all
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.findings import Finding
+from userspace_cni.base.polling import shares_by_port
 from userspace_cni.base.switch_bridges import FrameCounts, SwitchBridge
 from userspace_cni.cli.agent_client import NoAgent
-from userspace_cni.cli.site import Site, patient
+from userspace_cni.cli.site import SWITCH_S, Site, patient
 from userspace_cni.diagnosis.node_map import MapFacts, MapHead, NodeMap, find_rates, make_map
 from userspace_cni.ovn.logical_networks import LogicalNetworks
 
@@ -61,7 +62,13 @@ class MapLook:
             dead=dead_sockets(records, site.node.driver),
         )
         facts = MapFacts(
-            attached, bridges, liveness.state, site.node.store.journal.node_records(), find_rates(before, after), logical
+            attached,
+            bridges,
+            liveness.state,
+            site.node.store.journal.node_records(),
+            find_rates(before, after),
+            logical,
+            self._polled(liveness.state) if bridges else {},
         )
         head = MapHead(
             site.drivers.installation.name,
@@ -92,6 +99,17 @@ class MapLook:
         except UserspaceError as error:
             self._unasked.append(f"rates are not known: {error}")
             return {}
+
+    def _polled(self, state: str) -> Mapping[str, Mapping[int, int | None]]:
+        """The cores that poll each port; nothing where the switch does not say."""
+        if state != "alive":
+            return {}
+        try:
+            reading = self._site.drivers.switch.ports.read_polling_threads(patient(SWITCH_S))
+        except UserspaceError as error:
+            self._unasked.append(f"polling threads are not known: {error}")
+            return {}
+        return shares_by_port(reading.threads)
 
     def _agent(self) -> tuple[str, list[Finding]]:
         """The agent in words, and what it says that the node itself lacks."""

@@ -8,6 +8,7 @@ import click
 
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
+from userspace_cni.cli.map.html_page import write_page
 from userspace_cni.cli.map.looking import MapLook
 from userspace_cni.cli.map.picture import draw_picture
 from userspace_cni.cli.map.svg_drawing import write_svg
@@ -20,8 +21,16 @@ from userspace_cni.diagnosis.node_map import has_fault
     cls=NodeCommand,
     examples=(
         "userspace-cni map > node.svg",
+        "userspace-cni map --html node.html",
         """userspace-cni map --json | jq '.bridges[].ports[] | select(.state == "error")'""",
     ),
+)
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    metavar="FILE",
+    help="Write a page with search instead, which needs nothing else; - for stdout.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The facts of the picture, as a JSON object.")
 @click.option(
@@ -33,18 +42,24 @@ from userspace_cni.diagnosis.node_map import has_fault
     help="Time between the two looks at the counters, from which rates come; 0: no rates.",
 )
 @click.pass_context
-def map_command(ctx: click.Context, as_json: bool, seconds: float) -> None:
+def map_command(ctx: click.Context, page: str | None, as_json: bool, seconds: float) -> None:
     """Draw this node's network: bridges, what leads out of them, and the pods and VMs behind their ports, with VLANs, networks,
-    rates, limits, mirrors and states. It writes SVG to stdout.
+    rates, limits, mirrors and states. It writes SVG to stdout, or with --html a page for a browser: search, everything of
+    a port that is pointed at and its way out, zoom.
 
     It needs neither an agent nor a living switch: what could not be asked is told in the picture. Exit code: 0, 1 when the
     picture shows a fault, 3 when the switch cannot be asked.
     """
+    if page and as_json:
+        raise click.UsageError("--html and --json: give one of them")
     site = open_site(ctx)
     with view.progress("looking at the node's network"):
         found = MapLook(ctx, site, seconds).look()
     if as_json:
         view.show_json(asdict(found))
+    elif page:
+        with click.open_file(page, "w", encoding="utf-8", atomic=page != "-") as file:
+            file.write(write_page(draw_picture(found)))
     else:
         click.echo(write_svg(draw_picture(found)), nl=False)
     if not found.asked:

@@ -15,21 +15,30 @@ from userspace_cni.cli.map.box_words import STATES, count_ports, count_states, h
 from userspace_cni.cli.map.bridge_panel import WIRE, DrawnPanel, PanelPainter, PanelPlan, plan_panel
 from userspace_cni.cli.map.drawing import Drawing, Item, Label, Rectangle, Shape, Symbol, Wire
 from userspace_cni.cli.map.outside_ports import list_outside
-from userspace_cni.cli.map.port_cards import CROWDED, DENSE, OUTSIDE_WIDTH, ROOMY
+from userspace_cni.cli.map.port_cards import CROWDED, DENSE, OUTSIDE_WIDTH, ROOMY, CardSize
 from userspace_cni.cli.map.port_groups import group_ports, natural
 from userspace_cni.cli.map.text_widths import fit, measure
 from userspace_cni.cli.view import format_count
-from userspace_cni.diagnosis.node_map import OUTWARD, WRONG, MapPort, NodeMap
+from userspace_cni.diagnosis.node_map import OUTWARD, WRONG, MapPort, NodeMap, PortState
 
 MARGIN: Final = 24
 RATIO: Final = 2**0.5
 """Of a sheet of ISO 216 in landscape."""
 _COLUMNS: Final = range(3, 49)
+_WIDER: Final = range(6, 79, 6)
 _LANE: Final = 9
 _APART: Final = 22
 _TROUBLES: Final = 6
 """Lines of what is wrong; the rest is counted."""
 _ROW: Final = 18
+_Sign = tuple[float, Symbol | Wire | None, str]
+"""Room for a sign, the sign as beside the start of a base line at 0, and words."""
+_LINES: Final = {"wire": "link", "patch": "patch between bridges", "logical": "logical network of OVN"}
+_FIGURES: Final = (
+    "↓ to what is behind the port, ↑ from it",
+    "↓80M/100M: 80 Mbit/s of 100 allowed",
+    "M1: shown by mirror 1, →M1: its output",
+)
 
 
 def draw_picture(node: NodeMap) -> Drawing:
@@ -69,11 +78,19 @@ class _Picture:
     # -- the size ---------------------------------------------------------------------------------------------------------
 
     def _choose_plans(self) -> list[PanelPlan]:
-        """The panels with as many columns as make the picture largest on a sheet."""
-        logical, size = self._node.logical, self._size
+        """The panels with as many columns as make the picture largest on a sheet; boxes get the room that is left beside."""
+        logical = self._node.logical
         parts = [(each, list_outside(each, self._bridge_of), group_ports(each, logical)) for each in self._node.bridges]
-        plans = ([plan_panel(*each, logical, size, columns) for each in parts] for columns in _COLUMNS)
-        best = min(plans, key=self._size_on_sheet)
+
+        def plan(columns: int, size: CardSize) -> list[PanelPlan]:
+            return [plan_panel(*each, logical, size, columns) for each in parts]
+
+        columns = min(_COLUMNS, key=lambda each: self._size_on_sheet(plan(each, self._size)))
+        best = plan(columns, self._size)
+        for more in _WIDER:
+            wider = plan(columns, replace(self._size, width=self._size.width + more))
+            if self._size_on_sheet(wider) <= self._size_on_sheet(best):
+                best = wider
         return [replace(each, width=max(plan.width for plan in best)) for each in best]
 
     def _size_on_sheet(self, plans: Sequence[PanelPlan]) -> float:
@@ -93,24 +110,20 @@ class _Picture:
             Label(MARGIN, 50, fit(f"Network of node {head.node}", room, 24, bold=True), 24, "name", bold=True),
             Label(MARGIN, 72, fit(told, room, 12), 12, "dim"),
         ]
-        x, y = float(MARGIN), 96.0
-        for state, words in count_states(self._ports):
-            wide = 18 + measure(words, 12, bold=True) + 18
-            if x + wide > width - MARGIN and x > MARGIN:
-                x, y = float(MARGIN), y + _ROW + 2
-            shapes += [Symbol(x + 7, y - 4, state, 6), Label(x + 18, y, words, 12, "name", bold=True)]
-            x += wide
-        self._items.append(Item("title", "", tuple(shapes)))
-        return y + 18
+        signs: list[_Sign] = [(18, Symbol(7, -4, state, 6), words) for state, words in count_states(self._ports)]
+        drawn, low = _in_columns(signs, 96, width, 12)
+        self._items.append(Item("title", "", (*shapes, *drawn)))
+        return low + 18
 
     def _draw_troubles(self, y: float, width: float) -> float:
         """A box with what is wrong and what could not be asked; nothing where all is well."""
-        wrong = [("error", _told(each)) for each in self._node.faults]
+        wrong: list[tuple[PortState | None, str]] = [("error", _told(each)) for each in self._node.faults]
         gravest = sorted((port for port in self._ports if port.state in WRONG), key=_gravity)
         wrong += [(port.state, _sentence(port)) for port in gravest]
-        lines: list[tuple[str, str]] = [("unknown", each) for each in self._node.unasked] + wrong[:_TROUBLES]
+        unasked: list[tuple[PortState | None, str]] = [("unknown", each) for each in self._node.unasked]
+        lines = unasked + wrong[:_TROUBLES]
         if len(wrong) > _TROUBLES:
-            lines.append(("", f"and {len(wrong) - _TROUBLES} more, which are marked below; userspace-cni list has them all"))
+            lines.append((None, f"and {len(wrong) - _TROUBLES} more, which are marked below; userspace-cni list has them all"))
         if not lines:
             return y
         height = _ROW * len(lines) + 16
@@ -124,7 +137,7 @@ class _Picture:
 
     def _draw_headings(self, y: float) -> float:
         shapes = (
-            Label(self._left, y + 8, fit("what leads out", OUTSIDE_WIDTH, 11, bold=True), 11, "dim", bold=True),
+            Label(self._left, y + 8, "to the outside", 11, "dim", bold=True),
             Label(self._panels, y + 8, "bridges of this node, and what is behind their ports", 11, "dim", bold=True),
         )
         self._items.append(Item("headings", "", shapes))
@@ -147,29 +160,30 @@ class _Picture:
                 self._items.append(Item(f"l{number}", "way", (Wire(((x, y), (lane, y), (lane, end), (to, end)), "patch"),)))
 
     def _draw_legend(self, y: float, width: float) -> float:
-        parts: list[tuple[str, str]] = [(f"state:{state}", words) for state, words in STATES.items()]
-        parts += [("line:wire", "link"), ("line:patch", "patch between bridges"), ("line:logical", "logical network of OVN")]
-        parts += [
-            ("", "↓ to what is behind the port, ↑ from it, bit/s"),
-            ("", "≤ limit"),
-            ("", "M1 shown by mirror 1, →M1 its output"),
-        ]
-        shapes: list[Shape] = [Wire(((MARGIN, y - 6), (width - MARGIN, y - 6)), "rule")]
-        x, base = float(MARGIN), y + 12
-        for sign, words in parts:
-            kind, _, name = sign.partition(":")
-            lead = {"state": 16, "line": 30}.get(kind, 0)
-            wide = lead + measure(words, 10.5) + 22
-            if x + wide > width - MARGIN and x > MARGIN:
-                x, base = float(MARGIN), base + _ROW
-            if kind == "state":
-                shapes.append(Symbol(x + 6, base - 4, name, 5))
-            elif kind == "line":
-                shapes.append(Wire(((x, base - 4), (x + 24, base - 4)), name))
-            shapes.append(Label(x + lead, base, fit(words, width - 2 * MARGIN - lead, 10.5), 10.5, "dim"))
-            x += wide
-        self._items.append(Item("legend", "", tuple(shapes)))
-        return base + 10
+        signs: list[_Sign] = [(16, Symbol(6, -4, each), STATES[each]) for each in STATES]
+        signs += [(30, Wire(((0, -4), (24, -4)), look), words) for look, words in _LINES.items()]
+        signs += [(0, None, words) for words in _FIGURES]
+        drawn, low = _in_columns(signs, y + 12, width, 10.5)
+        rule = Wire(((MARGIN, y - 6), (width - MARGIN, y - 6)), "rule")
+        self._items.append(Item("legend", "", (rule, *drawn)))
+        return low + 10
+
+
+def _in_columns(signs: Sequence[_Sign], y: float, width: float, size: float) -> tuple[list[Shape], float]:
+    """Signs with their words in columns of one width, and the last base line."""
+    room = width - 2 * MARGIN
+    wide = max((lead + measure(words, size) for lead, _, words in signs), default=0) + 22
+    columns = max(1, int((room + 22) / wide))
+    shapes: list[Shape] = []
+    base = y
+    for number, (lead, sign, words) in enumerate(signs):
+        x, base = MARGIN + wide * (number % columns), y + _ROW * (number // columns)
+        if isinstance(sign, Symbol):
+            shapes.append(replace(sign, x=x + sign.x, y=base + sign.y))
+        elif sign is not None:
+            shapes.append(Wire(tuple((x + dx, base + dy) for dx, dy in sign.points), sign.look))
+        shapes.append(Label(x + lead, base, fit(words, room - lead, size), size))
+    return shapes, base
 
 
 class _Ways:

@@ -56,7 +56,7 @@ def _title(port: MapPort, at: tuple[float, float], size: CardSize, tags: Sequenc
         wide = measure(text, size.text, bold=True) + 8
         shapes += [
             Rectangle(end - wide, base - size.text, wide, size.text + 4, "tag", 3),
-            Label(end - 4, base, text, size.text, "tag-text", bold=True, ends=True),
+            Label(end - wide / 2, base, text, size.text, "tag-text", bold=True, anchor="middle"),
         ]
         end, room = end - wide - 4, room - wide - 4
     name = fit(heading(port), room, size.title, bold=True)
@@ -72,7 +72,8 @@ def _roomy_text(port: MapPort, x: float, y: float, size: CardSize) -> list[Shape
         shown = rates_line(port) or ("" if port.behind == "node" else ", ".join(port.addresses)) or port.mac
         lines.append((fit(shown, room, size.text), "figures"))
     base = y + size.title + 5
-    return [Label(x + _EDGE, base + 15 * number, text, size.text, look) for number, (text, look) in enumerate(lines, 1)]
+    placed = [Label(x + _EDGE, base + 15 * number, text, size.text, look) for number, (text, look) in enumerate(lines, 1)]
+    return [each for each in placed if each.text]
 
 
 def _dense_text(port: MapPort, x: float, y: float, size: CardSize) -> list[Shape]:
@@ -84,7 +85,7 @@ def _dense_text(port: MapPort, x: float, y: float, size: CardSize) -> list[Shape
     first = Label(x + _EDGE, base, fit(second_line(port, short=True), room, size.text), size.text, "dim")
     if not figures:
         return [first]
-    return [first, Label(x + size.width - _EDGE, base, figures, size.text, "figures", ends=True)]
+    return [first, Label(x + size.width - _EDGE, base, figures, size.text, "figures", anchor="end")]
 
 
 def height_outside(port: MapPort) -> float:
@@ -107,7 +108,7 @@ def draw_outside(port: MapPort, x: float, y: float, names: tuple[str, str]) -> t
         Symbol(x + 13, y + size.title + 1, port.state),
         Label(x + _SIGN + 2, base, fit(names[0], room - _SIGN, size.title, bold=True), size.title, "name", bold=True),
         Label(x + _EDGE, base + 15, fit(names[1], room, size.text), size.text, "dim"),
-        Label(x + _EDGE, base + 30, fit(figures, room, size.text), size.text, look),
+        *([Label(x + _EDGE, base + 30, fit(figures, room, size.text), size.text, look)] if figures else []),
     ]
     for number, member in enumerate(port.members if len(port.members) > 1 else (), 1):
         line = y + height - 9 - _MEMBER * (len(port.members) - number)

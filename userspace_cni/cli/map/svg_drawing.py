@@ -5,7 +5,7 @@ Every text is from outside and may be made to hurt: it is written only by `escap
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html import escape as escape_html
 from importlib.resources import files
 from typing import Final
@@ -13,16 +13,40 @@ from typing import Final
 from userspace_cni.cli.map.drawing import Drawing, Item, Label, Rectangle, Shape, Symbol, Wire
 from userspace_cni.cli.map.text_widths import FONTS
 from userspace_cni.cli.view import plain
+from userspace_cni.diagnosis.node_map import PortState
 
 _SHEETS: Final = (("A4", 281, 194), ("A3", 404, 281))
 """What there is of them within the margins, in mm, the longer side first."""
 _LEGIBLE_MM: Final = 0.2
 """A unit of the picture from which on all of it can be read in print: its texts are 9.5 units high or more."""
 
+_DISC: Final = "M-1,0a1,1 0 1 0 2,0a1,1 0 1 0-2,0z"
+_TRIANGLE: Final = "M-1,-.8h2l-1,1.8z"
+_RING: Final = "M-.85,0a.85,.85 0 1 0 1.7,0a.85,.85 0 1 0-1.7,0z"
+_CROSS: Final = "M-1,-1l2,2M1,-1l-2,2"
+_SIGNS: Final[Mapping[PortState, str]] = {
+    "connected": _DISC,
+    "up": _DISC,
+    "waiting": _RING,
+    "changing": f"{_DISC}M0,-.65a.65,.65 0 0 1 0,1.3z",
+    "off": _TRIANGLE,
+    "down": _TRIANGLE,
+    "differs": "M-1,-.4h2M-1,.4h2M.6,-1l-1.2,2",
+    "dead": _CROSS,
+    "error": f"{_CROSS}M-1,-1h2v2h-2z",
+    "unknown": f"{_RING}M-.3,-.25a.3,.3 0 1 1 .45,.25q-.15,.1-.15,.25M0,.45v.1",
+}
+"""The signs of states, of size one around their middle; `picture.css` says what of them is filled."""
+
 
 def escape(text: str) -> str:
     """The text for an element or an attribute of SVG and HTML: printable characters alone, and no markup."""
     return escape_html(plain(text), quote=True)
+
+
+def view_box(drawing: Drawing) -> str:
+    """The picture's size, as `viewBox` has it."""
+    return f"0 0 {_n(drawing.width)} {_n(drawing.height)}"
 
 
 def choose_sheet(drawing: Drawing) -> str:
@@ -36,34 +60,36 @@ def choose_sheet(drawing: Drawing) -> str:
     return size
 
 
-def read_style(name: str) -> str:
+def read_file(name: str) -> str:
     """A file of this package."""
     return files(__package__).joinpath(name).read_text("utf-8")
 
 
 def write_svg(drawing: Drawing) -> str:
     """A file of its own, with its colours and a tooltip for each port."""
-    style = f"{read_style('picture.css')}\n@page {{ size: {choose_sheet(drawing)}; margin: 8mm; }}"
-    body = "\n".join(write_items(drawing, tooltips=True))
+    style = f"{read_file('picture.css')}\n@page {{ size: {choose_sheet(drawing)}; margin: 8mm; }}"
+    body = "\n".join(write_items(drawing, page=False))
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_n(drawing.width)} {_n(drawing.height)}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{view_box(drawing)}" '
         f'width="{_n(drawing.width)}" height="{_n(drawing.height)}" font-family="{escape(FONTS)}">\n'
         f"<title>{escape(drawing.title)}</title>\n<style>{style}</style>\n"
         f'<rect class="paper" width="100%" height="100%"/>\n{body}\n</svg>\n'
     )
 
 
-def write_items(drawing: Drawing, *, tooltips: bool) -> Iterator[str]:
-    """The items; `tooltips`: with the elements `title` that a viewer without scripts shows."""
+def write_items(drawing: Drawing, *, page: bool) -> Iterator[str]:
+    """The items, for a page that tells by itself what is pointed at and can be gone through by keys, else with tooltips."""
     for item in drawing.items:
-        yield _item(item, tooltips=tooltips)
+        yield _item(item, page=page)
 
 
-def _item(item: Item, *, tooltips: bool) -> str:
+def _item(item: Item, *, page: bool) -> str:
     shapes = "".join(map(_shape, item.shapes))
     look = f' class="{item.look}"' if item.look else ""
     title = ""
-    if item.facts and tooltips:
+    if item.port and page:
+        look += f' tabindex="0" role="img" aria-label="{escape(item.title)}"'
+    if item.facts and not page:
         lines = [item.title, *(f"{name}: {value}" for name, value in item.facts)]
         title = f"<title>{chr(10).join(map(escape, lines))}</title>"
     return f'<g id="{item.id}"{look}>{title}{shapes}</g>'
@@ -78,7 +104,9 @@ def _shape(shape: Shape) -> str:
             points = " ".join(f"{_n(x)},{_n(y)}" for x, y in shape.points)
             return f'<polyline class="{shape.look}" points="{points}"/>'
         case Label():
-            look = " ".join(filter(None, [shape.look, "bold" if shape.bold else "", "ends" if shape.ends else ""]))
+            look = " ".join(
+                filter(None, [shape.look, "bold" if shape.bold else "", "" if shape.anchor == "start" else shape.anchor])
+            )
             named = f' class="{look}"' if look else ""
             return f'<text{named} x="{_n(shape.x)}" y="{_n(shape.y)}" font-size="{_n(shape.size)}">{escape(shape.text)}</text>'
         case Symbol():
@@ -87,28 +115,8 @@ def _shape(shape: Shape) -> str:
 
 def _symbol(symbol: Symbol) -> str:
     """A sign that is told from the others by its form, not only by its colour."""
-    x, y, r = symbol.x, symbol.y, symbol.size
-    look = f'class="sign s-{symbol.state}"'
-    match symbol.state:
-        case "connected" | "up":
-            return f'<circle {look} cx="{_n(x)}" cy="{_n(y)}" r="{_n(r)}"/>'
-        case "waiting":
-            return f'<circle {look} cx="{_n(x)}" cy="{_n(y)}" r="{_n(r - 0.8)}"/>'
-        case "changing":
-            half = f"M{_n(x)},{_n(y - r)} a{_n(r)},{_n(r)} 0 0 0 0,{_n(2 * r)} z"
-            return f'<circle class="sign s-waiting" cx="{_n(x)}" cy="{_n(y)}" r="{_n(r - 0.8)}"/><path {look} d="{half}"/>'
-        case "down" | "off":
-            return f'<path {look} d="M{_n(x - r)},{_n(y - r * 0.8)} h{_n(2 * r)} l{_n(-r)},{_n(1.8 * r)} z"/>'
-        case "differs":
-            lines = f"M{_n(x - r)},{_n(y - 2)} h{_n(2 * r)} M{_n(x - r)},{_n(y + 2)} h{_n(2 * r)}"
-            return f'<path {look} d="{lines} M{_n(x + 3)},{_n(y - r)} l-6,{_n(2 * r)}"/>'
-        case "dead" | "error":
-            cross = f"M{_n(x - r)},{_n(y - r)} l{_n(2 * r)},{_n(2 * r)} M{_n(x + r)},{_n(y - r)} l{_n(-2 * r)},{_n(2 * r)}"
-            box = f"M{_n(x - r)},{_n(y - r)} h{_n(2 * r)} v{_n(2 * r)} h{_n(-2 * r)} z" if symbol.state == "error" else ""
-            return f'<path {look} d="{cross}{" " + box if box else ""}"/>'
-        case _:
-            mark = f'<text class="sign-text" x="{_n(x)}" y="{_n(y + 3)}" font-size="{_n(2 * r - 1)}">?</text>'
-            return f'<circle {look} cx="{_n(x)}" cy="{_n(y)}" r="{_n(r)}"/>{mark}'
+    place = f"translate({_n(symbol.x)},{_n(symbol.y)}) scale({_n(symbol.size)})"
+    return f'<path class="sign s-{symbol.state}" transform="{place}" d="{_SIGNS[symbol.state]}"/>'
 
 
 def _n(number: float) -> str:

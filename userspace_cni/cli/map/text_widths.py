@@ -28,7 +28,7 @@ _BOLD: Final = bytes.fromhex(
 """Hundredths of the font's size, of the characters from the space to the tilde."""
 _OTHER: Final = 125
 _MIDDLE: Final = "…"
-_SIGNS: Final = {_MIDDLE: 100, "·": 38, "↓": 84, "↑": 84, "→": 100, "≤": 84, "≠": 84}
+_SIGNS: Final = {_MIDDLE: 100, "·": 38, "↓": 84, "↑": 84, "→": 100}
 _LETTERS: Final = (range(0xC0, 0x180), range(0x391, 0x3CA), range(0x400, 0x460))
 """Letters of European languages, which have known widths in all these fonts."""
 
