@@ -51,6 +51,13 @@ def _show() -> click.Command:
     return show_command
 
 
+@defer(userspace_cni, "top", "Show live what attachments carry.")
+def _top() -> click.Command:
+    from userspace_cni.cli.top.top_command import top_command
+
+    return top_command
+
+
 @defer(userspace_cni, "check", "Compare attachments with what ADD made.")
 def _check() -> click.Command:
     from userspace_cni.cli.node.check import check_command
