@@ -100,6 +100,13 @@ def _map() -> click.Command:
     return map_command
 
 
+@defer(userspace_cni, "support", "Collect what a maintainer needs of this node into one archive.")
+def _support() -> click.Command:
+    from userspace_cni.cli.support.support_command import support_command
+
+    return support_command
+
+
 @defer(userspace_cni, "lint", "Report what ADD would refuse in files with networks.")
 def _lint() -> click.Command:
     from userspace_cni.cli.cluster.networks_lint import lint_command
