@@ -55,7 +55,7 @@ def limited(node: BreakableNode, bandwidth: Mapping[str, int]) -> RunningPod:
     "app",
     "application-not-reading",
     "is connected and does not take its frames",
-    "frames in the moment of this look",
+    "in the moment of this look",
     "no limit has dropped these",
 )
 def break_not_reading(node: BreakableNode, pod: RunningPod) -> None:
