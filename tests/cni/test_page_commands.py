@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.lab.node.node import PLUGINS
+from tests.lab.node.fresh_machine import ENTER, MACHINE, NEVER_STARTED
 from tests.lab.pages import PAGES, ROOT, Block, blocks, named
 from tests.lab.switch.switch import SCRIPT
 from userspace_cni.controller.controller_metrics import ControllerMetrics
@@ -29,8 +29,6 @@ ELSEWHERE = {
 }
 """Pages that other tests run, because they need more than these nodes have."""
 WITH_COMMANDS = [page for page in PAGES if any(block.is_run for block in blocks(page)) and page not in ELSEWHERE]
-ENTER = ["unshare", "--mount", "--propagation", "private", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
-"""What a page mounts or leaves running ends with its shell; links that a switch makes are in a namespace."""
 OF_PORTS = r"port_[rt]x_(packets|bytes|dropped|errors)_total|socket_dead"
 SILENT = rf"userspace_cni_({OF_PORTS}|device_bridges|routes?_\w+|controller_ovn_\w+)"
 """Metrics that these nodes do not have: of a port without an application, of devices, of routes in pods; and of a controller with
@@ -38,32 +36,6 @@ OVN, which tests/ovn compares with the page."""
 SECONDS = 240
 """For what takes 20 s on a quiet machine."""
 SMALL_SWITCH = {"PRIVATE_SWITCH_PAGES": "384", "PRIVATE_SWITCH_SOCKET_MEM": "128"}
-
-# Pages name the usual directories. So these are the machine's with a layer of the test's own over them, without what the machine
-# has of this project and of CNI. The lock on hugepages stays the machine's; network namespaces are the test's own.
-MACHINE = f"""
-touch /run/private-switch.lock lock && mount --bind /run/private-switch.lock lock
-mkdir layers && mount -t tmpfs layers layers
-for place in /etc /opt /run /usr/local /var/lib /var/log; do
-    mkdir -p layers$place layers/.work$place
-    mount -t overlay -o lowerdir=$place,upperdir=layers$place,workdir=layers/.work$place overlay $place
-done
-mount --bind lock /run/private-switch.lock
-rm -rf /etc/userspace-cni /etc/cni /run/userspace-cni /run/netns /var/lib/cni /var/lib/vhost_sockets /opt/cni
-mkdir -p /etc/cni/net.d /opt/cni/bin /opt/userspace-cni
-ln -s {PLUGINS}/* /opt/cni/bin/
-mount --bind {ROOT}/.venv /opt/userspace-cni
-mkdir clone && ln -s {ROOT}/deploy clone/deploy && cd clone
-"""
-
-# What the page on OVS-DPDK begins with: a Debian whose Open vSwitch was never started. The number of hugepages stays the
-# machine's: those that the page reserves are what a switch beside it leaves to applications.
-NEVER_STARTED = """
-export PATH=/opt/userspace-cni/bin:$PATH
-PRIVATE_SWITCH_APP_PAGES=512 deploy/private-switch start $(mktemp -d)
-touch pages && mount --bind pages /proc/sys/vm/nr_hugepages
-rm -rf /run/openvswitch /etc/openvswitch/conf.db
-"""
 
 # What all other pages but the README speak of: a node with the plugin, an agent, and three pods of one network.
 NODE = """

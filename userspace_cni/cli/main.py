@@ -51,13 +51,6 @@ def _show() -> click.Command:
     return show_command
 
 
-@defer(userspace_cni, "top", "Show live what attachments carry.")
-def _top() -> click.Command:
-    from userspace_cni.cli.top.top_command import top_command
-
-    return top_command
-
-
 @defer(userspace_cni, "check", "Compare attachments with what ADD made.")
 def _check() -> click.Command:
     from userspace_cni.cli.node.check import check_command
@@ -100,13 +93,6 @@ def _map() -> click.Command:
     return map_command
 
 
-@defer(userspace_cni, "support", "Collect what a maintainer needs of this node into one archive.")
-def _support() -> click.Command:
-    from userspace_cni.cli.support.support_command import support_command
-
-    return support_command
-
-
 @defer(userspace_cni, "lint", "Report what ADD would refuse in files with networks.")
 def _lint() -> click.Command:
     from userspace_cni.cli.cluster.networks_lint import lint_command
@@ -140,6 +126,13 @@ def _uninstall() -> click.Command:
     from userspace_cni.cli.node.uninstall import uninstall_command
 
     return uninstall_command
+
+
+@defer(userspace_cni, "setup", "Prepare a node for Open vSwitch with DPDK.")
+def _setup() -> click.Command:
+    from userspace_cni.cli.node.setup_group import setup_command
+
+    return setup_command
 
 
 @defer(userspace_cni, "network", "Show what the node itself is to have, and what it has.")

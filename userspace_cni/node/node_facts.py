@@ -116,7 +116,7 @@ def gather_node_facts(node: LocalNode, bin_dirs: Sequence[str], seconds: float, 
     pages = hugepages.look(root.path("/sys"), root.path("/proc/1/mountinfo") if root.elsewhere else "/proc/self/mountinfo")
     if not pages.machine and not pages.nodes:
         unknown.append("huge pages: /sys shows none of any size (a kernel without them, or a container without the host's /sys)")
-    default_bytes = _read_default_bytes(root)
+    default_bytes = read_default_bytes(root)
     facts = NodeFacts(
         away=away,
         life=(life.state, life.reason),
@@ -173,6 +173,6 @@ def _look_at_directories(settings: Settings, bin_dirs: Sequence[str], root: Host
             yield seen if name == "bin_dir" else replace(seen, problem=unwritable(root.path(path)))
 
 
-def _read_default_bytes(root: HostRoot) -> int:
+def read_default_bytes(root: HostRoot) -> int:
     found = re.search(r"^Hugepagesize:\s*([0-9]+) kB", read_word("/proc/meminfo", root), re.MULTILINE)
     return int(found[1]) << 10 if found else _DEFAULT_BYTES

@@ -42,7 +42,7 @@ WITHOUT_SETTINGS = {
 WITHOUT_ROOT = WITHOUT_SETTINGS - {"tap"} | {"controller", "routes apply"}
 """`routes apply` in its first example, which writes nothing."""
 WITHOUT_NODE = {
-    **dict.fromkeys(("list", "check", "network", "gateway status", "routes check", "routes apply"), 0),
+    **dict.fromkeys(("list", "check", "network", "gateway status", "routes check", "routes apply", "setup dpdk"), 0),
     **dict.fromkeys(("show", "why", "ping", "load", "capture", "uplink status", "uplink add", "uplink remove"), 1),
     **dict.fromkeys(("nic-to-bridge", "ovn nic-to-bridge", "routes explain", "routes flush", "enter"), 1),
 }

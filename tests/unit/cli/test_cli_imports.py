@@ -56,6 +56,7 @@ HELP = {
     "routes flush": STORE,
     "routes list": STORE,
     "routes manifests": {"yaml"},
+    "setup dpdk": STORE,
     "status": {"localdb"},
     "uninstall": STORE,
     "uplink": STORE,

@@ -44,3 +44,11 @@ def list_names(path: str, root: HostRoot) -> list[str]:
 
 def unreadable(path: str, error: OSError) -> Unavailable:
     return Unavailable(f"{path} cannot be read: {error.strerror}", "run this as root, on the host or in the agent's container")
+
+
+def read_link(path: str, root: HostRoot) -> str:
+    """Where a link of the host leads; "" when there is no link."""
+    try:
+        return os.readlink(f"{root.directory.rstrip('/')}{path}")  # noqa: PTH115
+    except OSError:
+        return ""

@@ -26,6 +26,8 @@ from userspace_cni.switch.ovsdb.rows.switch_row import Abilities, SwitchSettings
 from userspace_cni.switch.ovsdb.rows.uplink_row import UplinkRow
 from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
+_NO_DPDK: Final = "none"
+"""The version of DPDK that ovs-vswitchd names where it is built without."""
 _INWARD: Final = frozenset({*VHOST_USER_TYPES, Internal.type})
 """Types of interfaces behind which is a pod, a VM or the node itself."""
 
@@ -230,8 +232,8 @@ def read_switch_settings(session: SwitchSession) -> SwitchSettings:
 def read_abilities(session: SwitchSession) -> Abilities:
     root = session.root()
     types, datapaths = (frozenset(value_of(root, column)) for column in ("iface_types", "datapath_types"))
-    built_with = value_of(root, "dpdk_version")
-    return Abilities(types, datapaths, value_of(root, "dpdk_initialized"), built_with[0] if built_with else "")
+    version = next(iter(value_of(root, "dpdk_version")), _NO_DPDK)
+    return Abilities(types, datapaths, value_of(root, "dpdk_initialized"), "" if version == _NO_DPDK else version)
 
 
 def list_limited_ports(session: SwitchSession) -> list[LimitedPort]:

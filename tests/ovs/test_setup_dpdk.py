@@ -1,0 +1,187 @@
+"""`setup dpdk` on a Debian whose Open vSwitch was never started: what it prints is run, and OVS-DPDK runs.
+
+The number of huge pages is a file of the test's own in the place of the kernel's, so that the machine keeps its pages: the switch
+takes those that a switch beside it leaves. On a kernel's own file, with two NUMA nodes, it is tried in tests/guest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import pytest
+
+from tests.lab.node.fresh_machine import ENTER, MACHINE, NEVER_STARTED
+from tests.lab.switch.switch import SCRIPT
+
+pytestmark = pytest.mark.timeout(300)
+
+POOL: Final = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages"
+MOUNT: Final = Path("/dev/hugepages")
+NO_PAGES: Final = f"""
+echo 0 > number && mount --bind number {POOL}
+setup() {{ userspace-cni setup dpdk --memory 128Mi --pod-memory 64Mi "$@"; }}
+"""
+STATE: Final = f"""
+echo '=== state'
+ovs-vsctl get Open_vSwitch . dpdk_initialized other_config
+readlink /etc/alternatives/ovs-vswitchd
+cat {POOL} /etc/sysctl.d/99-userspace-cni-hugepages.conf
+grep -h hugetlbfs /etc/fstab /proc/mounts
+"""
+DONE: Final = "# nothing to do: this node has what OVS-DPDK needs"
+
+
+@pytest.fixture
+def room() -> Iterator[Path]:
+    """A directory for the script; a switch in it is stopped, and the mount point that it made is removed."""
+    was_there = MOUNT.exists()
+    with TemporaryDirectory(prefix="uc-") as directory:
+        yield Path(directory)
+        for mark in Path(directory).glob("*/.private-switch"):
+            subprocess.run([SCRIPT, "stop", mark.parent], check=True)
+    if not was_there and MOUNT.exists():
+        MOUNT.rmdir()
+
+
+def run(room: Path, script: str) -> dict[str, str]:
+    """What the script prints in each of its parts, which `=== NAME` begin, on a machine of its own."""
+    file = room / "script.sh"
+    file.write_text(f"{MACHINE}{NEVER_STARTED}{NO_PAGES}{script}")
+    done = subprocess.run(
+        [*ENTER, "bash", "-e", "-o", "pipefail", file],
+        cwd=room,
+        env={
+            "PATH": os.environ["PATH"],
+            "TMPDIR": str(room),
+            "LC_ALL": "C.UTF-8",
+            "PRIVATE_SWITCH_PAGES": "384",
+            "PRIVATE_SWITCH_SOCKET_MEM": "128",
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    _, *parts = re.split(r"^=== (.*)\n", done.stdout, flags=re.MULTILINE)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def require_ready(state: str) -> None:
+    """DPDK runs, with what was asked for, and pages and mount are kept."""
+    initialised, options, program, now, boot, *mounts = state.splitlines()
+    assert (initialised, program) == ("true", "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk")
+    for option in ('dpdk-init="true"', 'dpdk-socket-mem="128"', 'dpdk-socket-limit="128"', "pmd-cpu-mask="):
+        assert option in options, state
+    assert (now, boot) == ("96", "vm.nr_hugepages=96")
+    assert mounts[0] == "hugetlbfs /dev/hugepages hugetlbfs pagesize=2M 0 0"
+    assert mounts[-1].startswith("hugetlbfs /dev/hugepages hugetlbfs rw")
+
+
+@pytest.mark.parametrize("way", ["printed", "applied"])
+def test_a_node_that_was_never_set_up(room: Path, way: str) -> None:
+    """The printed script, and --apply, start OVS-DPDK without a restart; then there is nothing to do, and nothing changes."""
+    ways = {"printed": "setup > commands; sh -ex commands", "applied": "setup --apply"}
+    told = run(
+        room,
+        f"""
+echo '=== first'
+{ways[way]}
+{STATE}
+echo '=== second'
+touch mark; setup; setup --apply
+find /etc -newer mark -type f
+echo '=== doctor'
+userspace-cni doctor --json --seconds 0.2 2> /dev/null || test $? = 1
+""",
+    )
+    require_ready(told["state"])
+    assert DONE in told["second"]
+    assert not re.search(r"^(?!#|nothing to do)", told["second"].strip(), re.MULTILINE), told["second"]
+    names = {each["name"] for each in json.loads(told["doctor"])["findings"] if each["severity"] in ("error", "warning")}
+    assert not {each for each in names if each.startswith(("hugepages", "dpdk", "hugetlbfs"))}, names
+
+
+def test_a_switch_that_runs_without_dpdk(room: Path) -> None:
+    """It is restarted only if that is asked for; otherwise the command is told, with what it costs."""
+    told = run(
+        room,
+        f"""
+service openvswitch-switch start
+ovs-vsctl get Open_vSwitch . dpdk_initialized
+pid=$(cat /run/openvswitch/ovs-vswitchd.pid)
+echo '=== printed'
+setup
+echo '=== applied'
+setup --apply
+test $pid = $(cat /run/openvswitch/ovs-vswitchd.pid)
+echo '=== again'
+setup
+echo '=== restarted'
+setup --apply --restart
+{STATE}
+echo '=== last'
+setup
+""",
+    )
+    later = (
+        "# when traffic may stop: service openvswitch-switch restart   (the ovs-vswitchd that runs is built without DPDK; no port"
+    )
+    for part in ("printed", "applied", "again"):
+        assert later in told[part], told[part]
+    assert DONE in told["again"]
+    assert "\nservice openvswitch-switch restart\n" in told["restarted"]
+    require_ready(told["state"])
+    assert DONE in told["last"]
+    assert "when traffic may stop" not in told["last"]
+
+
+def test_a_run_that_dies_after_each_command(room: Path) -> None:
+    """Whatever was done before, another run does what is left, in fewer commands each time."""
+    told = run(
+        room,
+        f"""
+echo '=== runs'
+for run in 1 2 3 4 5 6 7 8 9; do
+    setup > commands
+    grep -v '^#' commands > left || break
+    wc -l < left
+    head -n 1 left | sh -ex
+done
+{STATE}
+echo '=== last'
+setup
+""",
+    )
+    left = [int(line) for line in told["runs"].splitlines() if line.isdigit()]
+    assert left == list(range(left[0], 0, -1))
+    require_ready(told["state"])
+    assert DONE in told["last"]
+
+
+def test_what_was_set_by_someone_stays(room: Path) -> None:
+    """Options and pages that are there are kept, and another value is set only if it is asked for by name."""
+    told = run(
+        room,
+        """
+setup --apply
+ovs-vsctl set Open_vSwitch . other_config:dpdk-socket-mem=64 other_config:pmd-cpu-mask=0x1
+echo '=== kept'
+userspace-cni setup dpdk
+echo '=== asked'
+setup --pmd-cpus 1
+""",
+    )
+    assert DONE in told["kept"]
+    assert "64 MiB for the switch (dpdk-socket-mem has it)" in told["kept"]
+    options = 'other_config:pmd-cpu-mask="0x2" other_config:dpdk-socket-mem="128"'
+    assert f"ovs-vsctl --timeout=60 set Open_vSwitch . {options}" in told["asked"]
+    assert "# when traffic may stop: service openvswitch-switch restart   (dpdk-socket-mem takes effect" in told["asked"]

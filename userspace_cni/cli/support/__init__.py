@@ -1,1 +1,0 @@
-"""`support`: one archive with what a maintainer needs, without secrets."""
