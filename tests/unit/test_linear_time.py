@@ -37,6 +37,8 @@ from userspace_cni.base.gateways import Gateway, StaticRoute, clash
 from userspace_cni.base.routing import DesiredRoute, Inside, PodLink, PodRoute
 from userspace_cni.base.subnets import read_subnet, without
 from userspace_cni.cli.manifest_files import _documents
+from userspace_cni.cli.support.known_keys import known_text
+from userspace_cni.cli.support.redaction import Redactor
 from userspace_cni.cni import keys, outline, protocol, wire
 from userspace_cni.cni.addressing import missing, read_addresses_noted, read_noted
 from userspace_cni.cni.annotations import PodInterface, is_read, json_object
@@ -803,6 +805,22 @@ def a_network_with_keys_given_twice(size: int) -> Read:
 def remarks_on_a_network(size: int) -> Read:
     raw = {"cniVersion": "1.0.0", "name": "n", "type": "userspace", "host": {f"key{n}": 1 for n in range(size)}}
     return lambda: remarks_on(raw)
+
+
+def an_archive_of(piece: str) -> Callable[[int], Read]:
+    """What support makes of a log, and of a file that was put aside."""
+
+    def make(size: int) -> Read:
+        text = piece * size
+        return lambda: (Redactor().clean(text), known_text(text, Redactor()))
+
+    return make
+
+
+for _number, _piece in enumerate(
+    ("token=", '"', '\\"', "A1b", "-----BEGIN A-----", "--x-", "http://a:", "Basic ", "a.b ", "-eyJabcde", "token=\\")
+):
+    READERS[f"a log with {_number}"] = an_archive_of(_piece), 20_000
 
 
 @pytest.fixture

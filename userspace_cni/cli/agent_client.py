@@ -60,6 +60,21 @@ class AgentClient:
     def __init__(self, path: str) -> None:
         self.path = path
 
+    def page(self, target: str) -> str:
+        """A page as it is, with its status in a first line unless that is 200."""
+        reply = self._ask("GET", target, LOOK_S)
+        return ("" if reply.status == 200 else f"{reply.status}\n") + reply.body.decode("utf-8", "replace")
+
+    def process(self) -> int:
+        """The process that holds the socket; 0 where that is not known. It is not asked anything."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+                peer.settimeout(LOOK_S)
+                peer.connect(self.path)
+                return peer_of(peer)[0]
+        except OSError:
+            return 0
+
     def problems(self, probe: str) -> list[str]:
         """The problems that `healthz` or `readyz` reports, one sentence each; none when all is well."""
         return _problems(self._ask("GET", f"/{probe}", LOOK_S))

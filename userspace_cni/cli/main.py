@@ -51,6 +51,13 @@ def _show() -> click.Command:
     return show_command
 
 
+@defer(userspace_cni, "top", "Show live what attachments carry.")
+def _top() -> click.Command:
+    from userspace_cni.cli.top.top_command import top_command
+
+    return top_command
+
+
 @defer(userspace_cni, "check", "Compare attachments with what ADD made.")
 def _check() -> click.Command:
     from userspace_cni.cli.node.check import check_command
@@ -91,6 +98,13 @@ def _map() -> click.Command:
     from userspace_cni.cli.map.map_command import map_command
 
     return map_command
+
+
+@defer(userspace_cni, "support", "Collect what a maintainer needs of this node into one archive.")
+def _support() -> click.Command:
+    from userspace_cni.cli.support.support_command import support_command
+
+    return support_command
 
 
 @defer(userspace_cni, "lint", "Report what ADD would refuse in files with networks.")

@@ -40,11 +40,13 @@ _COLUMNS: Final = ["name", "external_ids", "statistics"]
 @dataclass(frozen=True)
 class Counters:
     """The counters of one of our ports. `marks`: its external_ids; `statistics`: by the names of Interface.statistics in
-    ovs-vswitchd.conf.db(5) (rx is what the switch received); a counter that this kind of port does not have is absent."""
+    ovs-vswitchd.conf.db(5) (rx is what the switch received); a counter that this kind of port does not have is absent.
+    `of_now`: whether ovs-vswitchd itself said them; OVSDB's are up to `stats-update-interval` old."""
 
     name: str
     marks: Mapping[str, str]
     statistics: Mapping[str, int]
+    of_now: bool = True
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def _drops(port: LimitedPort, counted: Mapping[str, int], daemon: Daemon, deadli
 def read(rows: list[dict[str, Any]]) -> list[Counters]:
     """The counters in rows of Interface as OVSDB writes them. Raises SwitchRefused for rows in another form."""
     try:
-        return [Counters(row["name"], _map(row["external_ids"]), _map(row["statistics"])) for row in rows]
+        return [Counters(row["name"], _map(row["external_ids"]), _map(row["statistics"]), of_now=False) for row in rows]
     except (KeyError, TypeError, ValueError) as error:
         raise SwitchRefused(f"OVSDB: reading counters: {str(rows)[:200]}", "is it the database of ovs-vswitchd?") from error
 

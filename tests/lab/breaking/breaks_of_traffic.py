@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
@@ -17,6 +18,8 @@ STRANGER = bytes.fromhex("020000005e01")
 KIND = bytes.fromhex("88b5")
 """EtherType of local experiments."""
 SENT = 200
+_PAUSE_S = 0.005
+"""Between two frames of a pod that keeps sending."""
 TINY = {"ingressRate": 8000, "ingressBurst": 12000}
 
 
@@ -48,10 +51,26 @@ def limited(node: BreakableNode, bandwidth: Mapping[str, int]) -> RunningPod:
     return pod
 
 
-@breaks("app", "application-not-reading", "is connected and does not take its frames", "no limit has dropped these")
+@breaks(
+    "app",
+    "application-not-reading",
+    "is connected and does not take its frames",
+    "in the moment of this look",
+    "no limit has dropped these",
+)
 def break_not_reading(node: BreakableNode, pod: RunningPod) -> None:
-    """The application is connected and gives the switch no buffers."""
-    flood(node)
+    """The application is connected and gives the switch no buffers, while another pod sends."""
+    sender, over = node.add("plain", "sender"), threading.Event()
+
+    def keep_sending() -> None:
+        while not over.wait(_PAUSE_S):
+            send(sender, STRANGER)
+
+    thread = threading.Thread(target=keep_sending)
+    thread.start()
+    node.end.callback(thread.join)
+    node.end.callback(over.set)
+    node.switch.write_statistics()
 
 
 @breaks(

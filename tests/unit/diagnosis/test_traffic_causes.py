@@ -10,7 +10,7 @@ import pytest
 
 from userspace_cni.attachment.port_now import PortNow
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import OvsPort, PortTerms, VhostUserClient
+from userspace_cni.attachment.steps import LogicalPort, OvsPort, PortTerms, VhostUserClient
 from userspace_cni.base.findings import Finding
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.base.polling import PolledQueue, PollingReading, PollingThread
@@ -18,7 +18,7 @@ from userspace_cni.base.seen_bridge import LearnedMacs, SeenBridge, SeenControll
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.diagnosis.why import bridge_causes, traffic_causes
 from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, SwitchSight
-from userspace_cni.diagnosis.why.traffic_sight import TrafficSight
+from userspace_cni.diagnosis.why.traffic_sight import Lately, TrafficSight
 
 MAC = "02:00:00:00:00:01"
 RATE = Rate(1_000_000, 100_000)
@@ -80,6 +80,15 @@ def test_a_port_that_is_well() -> None:
     counted = {"rx_packets": 10, "tx_packets": 10, "ovs_tx_failure_drops": 0, "ovs_tx_qos_drops": 0}
     traced = TracedFrame(False, "0. priority 0", normal=True)
     assert names(seen(PEER, UPLINK, polling=polling, statistics=counted, traced=traced, own_addresses=frozenset())) == []
+
+
+def test_logical_ports_have_no_neighbours_on_their_bridge() -> None:
+    """Two ports of OVN on one bridge may be of two networks: neither address nor MAC, MTU or gateway are compared."""
+    logical = replace(STEP, logical=LogicalPort("default_web"))
+    mine = record_of(logical, address="10.0.0.5/24", gw="10.0.0.1", routes=[{"dst": "0.0.0.0/0"}])
+    other = (record_of(replace(logical, name="other"), "db", "10.0.0.5/24", "d" * 64),)
+    twin = replace(PEER, mac=MAC, mtu=9000)
+    assert names(seen(twin, record=mine, others=other, own_addresses=frozenset({"10.0.0.5"}))) == []
 
 
 def test_what_is_not_known_is_no_fault() -> None:
@@ -152,11 +161,12 @@ def test_a_gateway_that_is_not_there() -> None:
 def test_drops_by_a_limit() -> None:
     """One frame in a hundred is a fault; fewer are to know. What has set the limit is what raises it."""
     limited = replace(STEP, limits=Limits(RATE, RATE))
-    many = {"rx_packets": 100, "tx_packets": 100, "ovs_tx_qos_drops": 50, "ovs_rx_qos_drops": 1}
+    many = {"rx_packets": 100, "tx_packets": 100, "ovs_tx_qos_drops": 50, "ovs_rx_qos_drops": 2}
     to_pod, from_pod = found(seen(step=limited, statistics=many))
     assert (to_pod.severity, from_pod.severity) == ("warning", "warning")
-    assert to_pod.message == "the limit to the pod of 1000000 bit/s (burst 100000 bit) has dropped 50 of 150 frames"
-    assert from_pod.message == "the limit from the pod of 1000000 bit/s (burst 100000 bit) has dropped 1 of 100 frames"
+    what, since = "of 1000000 bit/s (burst 100000 bit) has dropped", "frames (counted up to 5 s ago)"
+    assert to_pod.message == f"the limit to the pod {what} 50 of 150 {since}"
+    assert from_pod.message == f"the limit from the pod {what} 2 of 102 {since}"
     assert names(seen(step=limited, statistics={**many, "tx_packets": 100_000, "ovs_rx_qos_drops": 0})) == [
         ("limit-drops", "note")
     ]
@@ -178,6 +188,9 @@ def test_an_application_that_does_not_read() -> None:
     assert "95 of 100 frames" in each.message
     gone = replace(Connected(), link_state="down", status={"status": "disconnected"})
     assert names(seen(PEER, statistics=counted, port=gone)) == []
+    again = found(seen(PEER, statistics=counted, lately={"to_pod": Lately(3, 1)}))
+    assert "95 of 100 frames (counted up to 5 s ago), and 1 of 4 in the moment of this look" in again[0].message
+    assert names(seen(PEER, statistics=counted, lately={"to_pod": Lately(3, 0)})) == [("application-not-reading", "note")]
     assert names(seen(PEER, statistics={**counted, "tx_packets": 100_000})) == [("application-not-reading", "note")]
     assert names(seen(PEER, statistics={"ovs_tx_mtu_exceeded_drops": 3})) == [("mtu-exceeded", "warning")]
 

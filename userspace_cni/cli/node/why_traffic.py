@@ -5,20 +5,46 @@ What cannot be asked is named, and hides nothing else. It changes nothing: a tra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from userspace_cni.attachment.listing import addresses
+from userspace_cni.attachment.port_now import count_frames, read_causes
 from userspace_cni.attachment.records import Record
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.seen_bridge import SeenBridge, SeenPort, TracedFrame
 from userspace_cni.cli.site import LIFE_S, Site, patient
 from userspace_cni.diagnosis.why.attachment_sight import Fact, SwitchSight, Unasked
-from userspace_cni.diagnosis.why.traffic_sight import TrafficSight
+from userspace_cni.diagnosis.why.traffic_sight import Lately, TrafficSight
 
 T = TypeVar("T")
 _ANY_MAC = "02:00:00:00:00:01"
+_BETWEEN_S = 0.5
+"""Seconds between two looks at counters, where frames have been dropped."""
 _BROADCAST = ("dl_dst=ff:ff:ff:ff:ff:ff", "dl_type=0x0806", "arp_op=1")
+
+
+class _TwoLooks:
+    """The switch's counters, looked at twice: when it is made, and `_BETWEEN_S` later, when a difference is first asked for."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._lock = threading.Lock()
+        self._first, self._first_at = _counted(site), time.monotonic()
+        self._second: Mapping[str, Mapping[str, int]] | None = None
+
+    def changes(self, port: str) -> Mapping[str, Lately]:
+        """The frames of each direction between the looks; {} where the switch has not said them."""
+        with self._lock:
+            if self._second is None:
+                time.sleep(max(0.0, self._first_at + _BETWEEN_S - time.monotonic()))
+                self._second = _counted(self._site)
+        (moved, dropped), (moved_now, dropped_now) = (count_frames(each.get(port)) for each in (self._first, self._second))
+        if not (moved and dropped and moved_now and dropped_now):
+            return {}
+        return {way: Lately(moved_now[way] - moved[way], dropped_now[way] - dropped[way]) for way in moved}
 
 
 class WhyTraffic:
@@ -44,6 +70,7 @@ class WhyTraffic:
             "the switch's polling threads", lambda: ports.read_polling_threads(patient(LIFE_S)), self._unasked
         )
         self._every = site.node.store.journal.records()
+        self._twice = _TwoLooks(site)
         self._own = {each.name: self._addresses(each) for each in self._bridges.values()}
 
     def of(self, record: Record) -> Fact[TrafficSight]:
@@ -68,7 +95,13 @@ class WhyTraffic:
             self._own.get(bridge.name),
             self._polling,
             tuple(unasked),
+            self._twice.changes(port.name) if self._drops_at(port.name) or drops else {},
         )
+
+    def _drops_at(self, port: str) -> bool:
+        """Whether frames at a port were dropped by something that may still do so."""
+        causes = read_causes(self._statistics.get(port, {}))
+        return any((causes.unread, causes.limit_to_pod, causes.limit_from_pod))
 
     def _addresses(self, bridge: SeenBridge) -> frozenset[str] | None:
         switch = self._site.drivers.switch
@@ -95,3 +128,7 @@ class WhyTraffic:
         except UserspaceError as error:
             unasked.append((what, str(error)))
             return None
+
+
+def _counted(site: Site) -> Mapping[str, Mapping[str, int]]:
+    return {each.name: each.statistics for each in site.node.switch.list_counted() or ()}

@@ -11,6 +11,7 @@ from userspace_cni.attachment.records import Record
 from userspace_cni.base.seen_bridge import SeenPort
 from userspace_cni.base.vlans import VLAN_MAX, Vlan, list_carried_vlans, share_one
 from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, Findings, known
+from userspace_cni.diagnosis.why.traffic_sight import TrafficSight
 
 _SHOWN: Final = 3
 _EVERY: Final = frozenset(range(VLAN_MAX + 1))
@@ -20,7 +21,7 @@ _ANEW: Final = "and make the pod anew"
 
 def judge_vlan_peers(sight: AttachmentSight) -> Findings:
     """Whether anyone else on the bridge has its VLAN. A pod without VLANs sends and expects frames without a tag."""
-    traffic = known(sight.traffic)
+    traffic = _own_traffic(sight)
     if traffic is None or not traffic.peers:
         return
     vlan, bridge = traffic.port.vlan, traffic.bridge.name
@@ -40,7 +41,7 @@ def judge_vlan_peers(sight: AttachmentSight) -> Findings:
 
 def judge_mtu_peers(sight: AttachmentSight) -> Findings:
     """Whether its MTU is that of the ports with which it shares a VLAN, the uplink's first."""
-    traffic = known(sight.traffic)
+    traffic = _own_traffic(sight)
     if traffic is None or not traffic.port.mtu:
         return
     mine, vlans = traffic.port.mtu, _vlans(traffic.port)
@@ -58,7 +59,7 @@ def judge_mtu_peers(sight: AttachmentSight) -> Findings:
 
 def judge_duplicates(sight: AttachmentSight) -> Findings:
     """Others on the bridge with its MAC or one of its addresses, in a VLAN that both have."""
-    traffic, record = known(sight.traffic), sight.record
+    traffic, record = _own_traffic(sight), sight.record
     step = record.port
     if traffic is None or step is None:
         return
@@ -84,7 +85,7 @@ def judge_duplicates(sight: AttachmentSight) -> Findings:
 
 def judge_gateway(sight: AttachmentSight) -> Findings:
     """Whether the gateway of its routes can be on the bridge at all."""
-    traffic, result = known(sight.traffic), sight.record.result or {}
+    traffic, result = _own_traffic(sight), sight.record.result or {}
     if traffic is None or traffic.own_addresses is None or any(each.outward for each in traffic.bridge.ports):
         return
     routes = objects(result.get("routes"))
@@ -111,12 +112,12 @@ def judge_spanning(sight: AttachmentSight) -> Findings:
 
 def judge_learned(sight: AttachmentSight) -> Findings:
     """Where the bridge has learned its MAC, and whether it can learn more."""
-    traffic, step = known(sight.traffic), sight.record.port
+    traffic, step = _own_traffic(sight), sight.record.port
     if traffic is None or step is None:
         return
     learned, bridge = traffic.bridge.learned, traffic.bridge.name
     away = {port for (_, mac), port in learned.places.items() if mac == step.mac.lower() and port not in ("", traffic.port.name)}
-    if step.mac and away and step.logical is None:
+    if step.mac and away:
         found = [traffic.bridge.find(each) for each in sorted(away)]
         told = _list(_called(each) if each else "the bridge's own link" for each in found)
         message = f"bridge {bridge} has learned its MAC {step.mac.lower()} at {told}"
@@ -143,6 +144,12 @@ def judge_controllers(sight: AttachmentSight) -> Findings:
         )
         remedy = f"start it, or take it out: `ovs-vsctl del-controller {bridge}`"
         yield sight.found("controller-away", message, remedy, why=why, severity="warning")
+
+
+def _own_traffic(sight: AttachmentSight) -> TrafficSight | None:
+    """Its traffic, where the bridge is its network: two logical ports of OVN on one bridge may be of two networks."""
+    step = sight.record.port
+    return known(sight.traffic) if step and step.logical is None else None
 
 
 def _vlans(port: SeenPort) -> frozenset[int]:

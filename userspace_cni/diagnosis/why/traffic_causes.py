@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Final
 
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.findings import Severity
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, Findings, known
+from userspace_cni.diagnosis.why.traffic_sight import Lately, TrafficSight
 
+_NONE: Final = Lately(0, 0)
 _MUCH: Final = 0.01
 """The part of the frames from which on drops are a fault; fewer are to know."""
 _WAYS: Final = (("to_pod", "to the pod", "ingress"), ("from_pod", "from the pod", "egress"))
@@ -36,13 +39,13 @@ def judge_limits(sight: AttachmentSight) -> Findings:
             continue
         rate: Rate | None = getattr(step.limits, way) or getattr(port.now.limits, way)
         limit = f"the limit {words}" + (f" of {rate.rate} bit/s (burst {rate.burst} bit)" if rate else "")
-        message = f"{limit} has dropped {_part(drops, traffic.frames(way), way)}"
+        message = f"{limit} has dropped {_part(drops, traffic, way)}"
         yield sight.found(
             "limit-drops",
             message,
             _raise(step, way, word, sight.record.network),
             "TCP becomes slow by that, and UDP loses data",
-            _severity(drops, traffic.frames(way), way),
+            _severity(drops, traffic, way),
         )
 
 
@@ -52,14 +55,15 @@ def judge_unread(sight: AttachmentSight) -> Findings:
     drops = traffic.causes.unread if traffic else None
     if traffic is None or not drops or not sight.is_connected:
         return
-    moved = traffic.frames("to_pod")
-    message = f"the application is connected and does not take its frames: the switch has dropped {_part(drops, moved, 'to_pod')}"
+    message = (
+        f"the application is connected and does not take its frames: the switch has dropped {_part(drops, traffic, 'to_pod')}"
+    )
     remedy = (
         "is it stopped, in a debugger, or busy? Each of its receive queues needs a core that polls it; against bursts it needs "
         "more buffers (of testpmd: --rxd=1024 --mbuf-size, --total-num-mbufs)"
     )
     why = "its receive queue was full, or had no buffers; no limit has dropped these"
-    yield sight.found("application-not-reading", message, remedy, why=why, severity=_severity(drops, moved, "to_pod"))
+    yield sight.found("application-not-reading", message, remedy, why=why, severity=_severity(drops, traffic, "to_pod"))
 
 
 def judge_too_long(sight: AttachmentSight) -> Findings:
@@ -78,7 +82,8 @@ def judge_mirrors(sight: AttachmentSight) -> Findings:
         return
     name, bridge = traffic.port.name, traffic.bridge.name
     for mirror in (each for each in traffic.bridge.mirrors if not each.ours):
-        remove = f"`ovs-vsctl -- --id=@m get Mirror {mirror.name} -- remove Bridge {bridge} mirrors @m` removes it"
+        row = shlex.quote(mirror.name)
+        remove = f"`ovs-vsctl -- --id=@m get Mirror {row} -- remove Bridge {bridge} mirrors @m` removes it"
         if mirror.output == name:
             message = f"mirror {mirror.name} of another program sends its copies to this port"
             why = "Open vSwitch reserves such a port for copies: it drops all other frames to and from the pod"
@@ -128,7 +133,7 @@ def judge_flows(sight: AttachmentSight) -> Findings:
     remedy = f"`ovs-ofctl dump-flows {bridge}` shows it; find out who wrote it"
     if rule:
         fields = ",".join(filter(None, (f"table={rule[1]}", f"priority={rule['priority']}", rule["match"])))
-        remedy += f"; `ovs-ofctl --strict del-flows {bridge} {fields}` removes it"
+        remedy += f"; `ovs-ofctl --strict del-flows {bridge} {shlex.quote(fields)}` removes it"
     yield sight.found("flows-drop", message, remedy, why=why)
 
 
@@ -163,14 +168,18 @@ def judge_polling(sight: AttachmentSight) -> Findings:
         yield sight.found("queues-unused", message, remedy, severity="note")
 
 
-def _part(drops: int, moved: int, way: str) -> str:
-    """How many of how many: those to the pod that were dropped are not among the moved ones, those from it are."""
-    return f"{drops} of {drops + moved if way == 'to_pod' else max(drops, moved)} frames"
+def _part(drops: int, traffic: TrafficSight, way: str) -> str:
+    """How many of how many were dropped, since the port was opened and lately."""
+    text = f"{drops} of {drops + traffic.frames(way)} frames (counted up to 5 s ago)"
+    lately = traffic.lately.get(way, _NONE)
+    return f"{text}, and {lately.dropped} of {sum(lately)} in the moment of this look" if any(lately) else text
 
 
-def _severity(drops: int, moved: int, way: str) -> Severity:
-    whole = drops + moved if way == "to_pod" else max(drops, moved)
-    return "warning" if drops >= _MUCH * whole else "note"
+def _severity(drops: int, traffic: TrafficSight, way: str) -> Severity:
+    """A fault is much of all frames, unless none is dropped any more while others pass."""
+    lately = traffic.lately.get(way, _NONE)
+    over = lately.moved > 0 and lately.dropped == 0
+    return "warning" if not over and drops >= _MUCH * (drops + traffic.frames(way)) else "note"
 
 
 def _raise(step: OvsPort, way: str, word: str, network: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from userspace_cni.attachment.port_now import DropCauses, count_frames, read_causes
 from userspace_cni.attachment.records import Record
@@ -11,11 +12,20 @@ from userspace_cni.base.polling import PollingReading
 from userspace_cni.base.seen_bridge import SeenBridge, SeenPort, TracedFrame
 
 
+class Lately(NamedTuple):
+    """The frames of one direction in a short time: those that were moved, and those that were dropped."""
+
+    moved: int
+    dropped: int
+
+
 @dataclass(frozen=True)
 class TrafficSight:
     """`statistics`: Interface.statistics of its port. `limit_drops`: what its limits have dropped, by direction, where that is
     known. `traced`: what becomes of a broadcast that it sends. `others`: the other attachments of the bridge. `own_addresses`: of
-    the node's own links on it. `polling`: the threads that poll its queues. None for what is not known; `unasked` says why."""
+    the node's own links on it. `polling`: the threads that poll its queues. None for what is not known; `unasked` says why.
+
+    `lately`: by direction, in the moment of the look; {} where nothing was dropped before."""
 
     bridge: SeenBridge
     port: SeenPort
@@ -26,6 +36,7 @@ class TrafficSight:
     own_addresses: frozenset[str] | None = None
     polling: PollingReading | None = None
     unasked: tuple[tuple[str, str], ...] = ()
+    lately: Mapping[str, Lately] = field(default_factory=dict)
 
     @property
     def causes(self) -> DropCauses:

@@ -1,0 +1,1 @@
+"""`support`: one archive with what a maintainer needs, without secrets."""

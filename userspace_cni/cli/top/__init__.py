@@ -1,0 +1,1 @@
+"""`top`: what the attachments of this node carry, live. Pure functions make what is on the screen."""
