@@ -106,20 +106,10 @@ def ask_bridge(path: str, ports: Mapping[int, tuple[str, Mapping[str, str]]], de
     A port that has been deleted is left out. Raises Unavailable when there is no answer by the deadline, SwitchRefused when the
     bridge speaks no version of OpenFlow with these counters.
     """
-    found: list[Counters] = []
     with Management(path, deadline, openflow_messages.COUNTED_VERSIONS) as bridge:
-        xid = next(bridge.xids)
-        bridge.send(openflow_messages.ask_counters(bridge.version, xid), deadline)
-        last = False
-        while not last:
-            answer = bridge.receive(deadline)
-            if answer.kind == openflow_messages.ERROR:
-                raise openflow_messages.explain_refusal(answer, f"counters at {path}")
-            if answer.xid != xid:
-                continue
-            counted, last = openflow_messages.read_counters(answer)
-            found += [Counters(*ports[number], statistics) for number, statistics in counted.items() if number in ports]
-    return found
+        answers = bridge.collect(openflow_messages.ask_counters, openflow_messages.read_counters, "counters", deadline)
+    counted = ((number, statistics) for answer in answers for number, statistics in answer.items())
+    return [Counters(*ports[number], statistics) for number, statistics in counted if number in ports]
 
 
 def _ask_database(client: SwitchClient, deadline: Deadline) -> list[Counters]:

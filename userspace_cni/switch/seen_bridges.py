@@ -25,7 +25,7 @@ from userspace_cni.base.seen_bridge import (
     TracedFrame,
 )
 from userspace_cni.base.vlans import Vlan
-from userspace_cni.switch.openflow import openflow_messages, port_configs
+from userspace_cni.switch.openflow import port_configs
 from userspace_cni.switch.openflow.management import Management
 from userspace_cni.switch.ovsdb.rows.marks import ATTACHED_MAC, is_ours
 from userspace_cni.switch.ovsdb.switch_database import SwitchClient
@@ -210,19 +210,9 @@ def _read_configs(path: str, deadline: Deadline) -> dict[int, frozenset[str]]:
 
 
 def _configs_in(path: str, versions: frozenset[int], deadline: Deadline) -> dict[int, frozenset[str]]:
-    found: dict[int, frozenset[str]] = {}
     with Management(path, deadline, versions) as bridge:
-        xid = next(bridge.xids)
-        bridge.send(port_configs.ask_port_configs(bridge.version, xid), deadline)
-        last = False
-        while not last:
-            answer = bridge.receive(deadline)
-            if answer.kind == openflow_messages.ERROR:
-                raise openflow_messages.explain_refusal(answer, f"ports at {path}")
-            if answer.xid == xid:
-                some, last = port_configs.read_port_configs(answer)
-                found |= some
-    return found
+        answers = bridge.collect(port_configs.ask_port_configs, port_configs.read_port_configs, "ports", deadline)
+    return {number: words for answer in answers for number, words in answer.items()}
 
 
 def _read_learned(daemon: Daemon, bridge: str, numbers: Mapping[int, str], deadline: Deadline) -> LearnedMacs:

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,6 +143,18 @@ class BreakableNode:
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A command on this node, as an administrator calls it."""
         return run_command({**self.live.environ, "CNI_PATH": str(self.live.bin)}, *arguments)
+
+    def carry_out(self, words: Sequence[str]) -> None:
+        """A command that a remedy names, at this node's own switch."""
+        if words[0] == "ovs-vsctl":
+            self.switch.vsctl(*words[1:])
+        elif words[0] == "ovs-ofctl":
+            place = f"unix:{self.switch.rundir}/{BRIDGE}.mgmt"
+            argv = [place if word == BRIDGE else word for word in words]
+            subprocess.run(argv, check=True, capture_output=True)
+        else:
+            done = self.command(*words[1:])
+            assert done.returncode == 0, (words, done.stdout, done.stderr)
 
     def why(self, name: str) -> list[dict[str, Any]]:
         """The findings about all interfaces of this name, the cause first."""

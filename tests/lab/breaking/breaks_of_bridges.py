@@ -40,7 +40,7 @@ def number_of(node: BreakableNode, pod: RunningPod) -> str:
     return str(node.switch.interface(pod.port)["ofport"])
 
 
-@breaks("app", "vlan-changed", "tag", "200", "another VLAN", "set it back")
+@breaks("app", "vlan-changed", "tag", "200", "another VLAN", "set it back", mended=True)
 def break_vlan_by_hand(node: BreakableNode, pod: RunningPod) -> None:
     """The agent is down, and another program has given the port a VLAN."""
     node.kill_agent()
@@ -69,7 +69,7 @@ def break_mtu_of_the_uplink(node: BreakableNode, pod: RunningPod) -> None:
     node.end.callback(node.switch.vsctl, "--if-exists", "del-port", "wire")
 
 
-@breaks("app", "mirror-foreign", "mirror spy of another program", "every frame of the bridge")
+@breaks("app", "mirror-foreign", "mirror spy of another program", "every frame of the bridge", mended=True)
 def break_foreign_mirror(node: BreakableNode, pod: RunningPod) -> None:
     """Another program has made a mirror of the bridge."""
     words = ["add-port", BRIDGE, "spy-out", "--", "set", "Interface", "spy-out", "type=internal"]
@@ -79,7 +79,7 @@ def break_foreign_mirror(node: BreakableNode, pod: RunningPod) -> None:
     node.end.callback(node.switch.vsctl, "--if-exists", "del-port", "spy-out")
 
 
-@breaks("app", "mirror-output-taken", "mirror wrong of another program sends its copies to this port", "reserves")
+@breaks("app", "mirror-output-taken", "mirror wrong of another program sends its copies to this port", "reserves", mended=True)
 def break_mirror_output(node: BreakableNode, pod: RunningPod) -> None:
     """The agent is down, and another program has chosen the pod's port as the output of its mirror."""
     node.kill_agent()
@@ -104,35 +104,41 @@ def break_drop_flow(node: BreakableNode, pod: RunningPod) -> None:
     openflow(node, "add-flow", f"in_port={number_of(node, pod)},priority=100,actions=drop")
 
 
-@breaks("app", "flows-none", "no flow of bridge br-test matches what the pod sends", "secure")
+@breaks("app", "flows-none", "no flow of bridge br-test matches what the pod sends", "secure", mended=True)
 def break_no_flows(node: BreakableNode, pod: RunningPod) -> None:
     """The bridge was made secure, and no controller writes flows."""
     node.switch.vsctl("set-fail-mode", BRIDGE, "secure")
     openflow(node, "del-flows")
 
 
-@breaks("app", "controller-away", "the OpenFlow controller tcp:127.0.0.1:1, which is not connected")
+@breaks("app", "controller-away", "the OpenFlow controller tcp:127.0.0.1:1, which is not connected", mended=True)
 def break_controller_away(node: BreakableNode, pod: RunningPod) -> None:
     """The bridge has a controller that was not started."""
     node.switch.vsctl("set-controller", BRIDGE, "tcp:127.0.0.1:1")
 
 
-@breaks("app", "port-no-flood", "OpenFlow has set port", "no-flood", "no broadcast")
+@breaks("app", "port-no-flood", "OpenFlow has set port", "no-flood", "no broadcast", mended=True)
 def break_no_flood(node: BreakableNode, pod: RunningPod) -> None:
     """An administrator has forbidden the port by ovs-ofctl mod-port to get broadcasts."""
     openflow(node, "mod-port", number_of(node, pod), "no-flood")
 
 
-@breaks("app", "port-down", "OpenFlow has set port", "down", "carries no frame")
+@breaks("app", "port-down", "OpenFlow has set port", "down", "carries no frame", mended=True)
 def break_port_down(node: BreakableNode, pod: RunningPod) -> None:
     """An administrator has set the port down by ovs-ofctl mod-port."""
     openflow(node, "mod-port", number_of(node, pod), "down")
 
 
-@breaks("app", "port-spanning-tree", "spanning tree (STP) of bridge br-test has its port", "forwards no frame")
+@breaks("app", "port-spanning-tree", "spanning tree (STP) of bridge br-test has its port", "forwards no frame", mended=True)
 def break_spanning_tree(node: BreakableNode, pod: RunningPod) -> None:
     """An administrator has turned on the spanning tree, and the port listens for half a minute."""
     node.switch.vsctl("set", "Bridge", BRIDGE, "stp_enable=true")
+
+
+@breaks("app", "port-spanning-tree", "spanning tree (RSTP) of bridge br-test has its port", mended=True)
+def break_rapid_spanning_tree(node: BreakableNode, pod: RunningPod) -> None:
+    """An administrator has turned on the rapid spanning tree."""
+    node.switch.vsctl("set", "Bridge", BRIDGE, "rstp_enable=true")
 
 
 @breaks("app", "port-unpolled", "no thread of the switch polls port", "only what was given to it by name")

@@ -110,7 +110,7 @@ def break_mac_elsewhere(node: BreakableNode, pod: RunningPod) -> None:
     send(node.add("plain", "thief"), mac_of(node, pod))
 
 
-@breaks("app", "mac-table-full", "has learned 10 addresses, and can have 10", "flooded to every port")
+@breaks("app", "mac-table-full", "has learned 10 addresses, and can have 10", "flooded to every port", mended=True)
 def break_mac_table(node: BreakableNode, pod: RunningPod) -> None:
     """The bridge can learn few addresses, and a pod uses more."""
     node.switch.vsctl("set", "Bridge", "br-test", "other_config:mac-table-size=10")

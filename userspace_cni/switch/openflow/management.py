@@ -9,13 +9,17 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.linux.closing import Closing
 from userspace_cni.switch.openflow import openflow_messages
 from userspace_cni.switch.openflow.openflow_messages import OpenflowMessage
+
+T = TypeVar("T")
 
 
 def connect(connection: socket.socket, path: str) -> None:
@@ -96,6 +100,26 @@ class Management(Closing):
                 openflow_messages.encode_message(received.version, openflow_messages.ECHO_REPLY, received.xid, received.body),
                 deadline,
             )
+
+    def collect(
+        self,
+        encode: Callable[[int, int], bytes],
+        read: Callable[[OpenflowMessage], tuple[T, bool]],
+        what: str,
+        deadline: Deadline,
+    ) -> list[T]:
+        """What `read` makes of each message of the answer, up to the last, to the request that `encode` makes of version and
+        transaction id. `what`: what is asked for, for the message of a refusal."""
+        xid, found, last = next(self.xids), list[T](), False
+        self.send(encode(self.version, xid), deadline)
+        while not last:
+            answer = self.receive(deadline)
+            if answer.kind == openflow_messages.ERROR:
+                raise openflow_messages.explain_refusal(answer, f"{what} at {self.path}")
+            if answer.xid == xid:
+                some, last = read(answer)
+                found.append(some)
+        return found
 
     def _exactly(self, size: int, deadline: Deadline) -> bytes:
         data = bytearray()
