@@ -17,6 +17,8 @@ from userspace_cni.ovsdb.column_values import read_references, value_of
 
 _GROUP: Final = re.compile(r"@(policy_\w+)")
 _SHOWN: Final = 10
+_ISOLATED: Final = "isolated"
+"""The key of a group of ports that policies isolate in the direction that it names."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +58,9 @@ def explain_policies(trace: str, groups: Mapping[str, TracedGroup], ends: Mappin
 
 
 def list_isolating(groups: Mapping[str, TracedGroup], port: str) -> Mapping[str, tuple[str, ...]]:
-    """The directions ("ingress", "egress") in which the port gets only what policies let through, each with these policies."""
-    dropping = [
-        rule.partition(" ")[0]
-        for each in groups.values()
-        if port in each.ports
-        for _, action, rule in each.acls
-        if action == "drop" and "policy" not in each.ids
-    ]
-    return {direction: tuple(sorted(_selecting(groups, port))) for direction in sorted(set(dropping))}
+    """The directions ("ingress", "egress") in which the port gets only what policies let through, each with all its policies."""
+    directions = {each.ids[_ISOLATED] for each in groups.values() if port in each.ports and _ISOLATED in each.ids}
+    return {direction: tuple(sorted(_selecting(groups, port))) for direction in sorted(directions)}
 
 
 def _selecting(groups: Mapping[str, TracedGroup], port: str) -> Iterator[str]:

@@ -52,13 +52,13 @@ def _on_provider(node: BreakableNode) -> Wire:
     return wire
 
 
-@breaks("plain", "uplink-without-link", "nic0, the uplink of provider network net1", "has no link", asks="uplinked")
+@breaks("plain", "uplink-without-link", "uplink nic0 of provider network net1", "has no link", asks="uplinked")
 def break_cable_pulled(node: BreakableNode, pod: RunningPod) -> None:
     """The cable of the node's uplink was pulled, or the port of the other switch was shut."""
     _on_provider(node).on_outside("ip", "link", "set", "out0", "down")
 
 
-@breaks("plain", "uplink-down", "nic0, the uplink of provider network net1", "is down", asks="uplinked")
+@breaks("plain", "uplink-down", "uplink nic0 of provider network net1", "is down", asks="uplinked")
 def break_uplink_down(node: BreakableNode, pod: RunningPod) -> None:
     """A network manager has set the node's uplink down, and no agent runs."""
     wire = _on_provider(node)
@@ -66,7 +66,7 @@ def break_uplink_down(node: BreakableNode, pod: RunningPod) -> None:
     wire.on_node("ip", "link", "set", "nic0", "down")
 
 
-@breaks("plain", "uplink-missing", "nic0, the uplink of provider network net1", "is gone from the node", asks="uplinked")
+@breaks("plain", "uplink-missing", "uplink nic0 of provider network net1", "is gone from the node", asks="uplinked")
 def break_nic_gone(node: BreakableNode, pod: RunningPod) -> None:
     """The NIC of the node's uplink is gone, as after a failure of the card."""
     _on_provider(node).on_node("ip", "link", "delete", "nic0")

@@ -64,6 +64,10 @@ class Ovn(Started):
         """Output of ovn-nbctl; RuntimeError has its stderr."""
         return self._run("ovn-nbctl", f"--db={self.remote('nb')}", f"--timeout={CTL_SECONDS}", *args)
 
+    def sbctl(self, *args: str) -> str:
+        """Output of ovn-sbctl; RuntimeError has its stderr."""
+        return self._run("ovn-sbctl", f"--db={self.remote('sb')}", f"--timeout={CTL_SECONDS}", *args)
+
     def control(self, *args: str) -> str:
         """ovn-controller's answer over its control socket."""
         pid = (self._dir / "controller.pid").read_text().strip()

@@ -226,8 +226,8 @@ def _policies(sight: AttachmentSight, step: Link, link: SeenLink) -> Iterator[Fi
     inside = _inside(step)
     if link.rp_filter == _STRICT and link.reverse_path_drops:
         message = (
-            f"rp_filter is strict at {link.end}, and has dropped {link.reverse_path_drops} packets in the pod whose answer would "
-            "leave by another interface"
+            f"the sysctl rp_filter is strict at {link.end}, and has dropped {link.reverse_path_drops} packets in the pod whose "
+            "answer would leave by another interface"
         )
         setting = f"net.ipv4.conf.{link.end}.rp_filter=2"
         loose = f"`{inside} sysctl net.ipv4.conf.all.rp_filter=2 {setting}`"

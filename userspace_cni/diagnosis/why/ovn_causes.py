@@ -77,7 +77,7 @@ def _of_databases(
         )
         yield sight.found("logical-port-version", message, _WHOLE, "ovn-controller installs it for that pod alone")
     own = chassis.name if chassis else ""
-    if row and own and row.requested and chassis and row.requested not in chassis.names:
+    if row and own and chassis and row.requested and not {*row.requested.split(",")} & {*chassis.names}:
         message = (
             f"logical port {logical.name} is asked for on chassis {row.requested} (options:requested-chassis), and this is {own}"
         )

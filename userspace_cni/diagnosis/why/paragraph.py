@@ -50,7 +50,7 @@ def _joined(findings: Sequence[Finding]) -> str:
 
 def _capital(text: str) -> str:
     """With a capital, unless it begins with a name of a program."""
-    return text if text.startswith("ovs") else text[:1].upper() + text[1:]
+    return text if text.startswith(("ovs", "ovn", "external_ids")) else text[:1].upper() + text[1:]
 
 
 def _ended(text: str) -> str:

@@ -12,6 +12,8 @@ from userspace_cni.consumers.kubevirt.drifts import command_back
 from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, Findings, known
 
 _STATE: Final = "state"
+_INSTALLED: Final = "external_ids:ovn-installed"
+"""What OVN writes: `ovn_causes` says why it is missing, and setting it by hand would hide that."""
 _AGAIN: Final = "`userspace-cni gc`"
 _NAMES: Final = (
     (("tag", "trunks", "vlan_mode"), "vlan-changed", "its frames are in another VLAN than its peers'"),
@@ -103,7 +105,7 @@ def _by_name(drifts: Sequence[Drift]) -> Mapping[str, tuple[str, list[Drift]]]:
     """The drifts of single columns, by the name of their finding, each name with why it matters."""
     found: dict[str, tuple[str, list[Drift]]] = {}
     for each in drifts:
-        if each.field in ("", "bridge", _STATE):
+        if each.field in ("", "bridge", _STATE, _INSTALLED):
             continue
         name, why = next(((name, why) for begins, name, why in _NAMES if each.field.startswith(begins)), _OTHER)
         found.setdefault(name, (why, []))[1].append(each)

@@ -41,7 +41,7 @@ def _links(sight: AttachmentSight, spec: SeenSpec) -> Iterator[Finding]:
             ),
         }
         name, what, remedy = said[state]
-        message = f"{link}, the uplink of provider network {spec.name} at the pod's bridge, {what}"
+        message = f"uplink {link} of provider network {spec.name} at the pod's bridge {what}"
         yield sight.found(name, message, remedy, why, "warning" if carries else "error")
 
 
