@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +16,7 @@ import pytest
 from tests.lab.breaking.breakable_node import BreakableNode, breakable
 from tests.lab.breaking.every_break import EVERY_BREAK
 from tests.lab.breaking.table import Break
+from tests.lab.node.node import mounts_below
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.cli.command_line import load_command
 from userspace_cni.cli.main import userspace_cni
@@ -71,3 +76,24 @@ def test_the_cause_is_named(switch: Switch, broken: Break) -> None:
             node.carry_out(command)
             mended = findings[0]["name"]
             wait_until(lambda: mended not in [each["name"] for each in node.why(name)], what=f"{command} to mend it")
+
+
+def test_an_examination(place: Path) -> None:
+    """The program breaks a node of its own, whose settings a shell reads, tells afterwards what it was, and leaves nothing."""
+    [number] = [number for number, each in enumerate(EVERY_BREAK, 1) if each.name == "name_misspelled"]
+    environment = {**os.environ, "TMPDIR": str(place)}
+    argv = [sys.executable, "-m", "tests.lab.breaking.exam", str(number)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as exam:
+        assert exam.stdout
+        said = "".join(iter(exam.stdout.readline, "Press Enter here, or send SIGTERM, when you know what it is.\n"))
+        [shell] = re.findall(r"source (.+)\n {2}userspace-cni why default/apq\n", said)
+        script = f"source {shell}; userspace-cni why app apq"
+        asked = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+        assert asked.returncode == 1, asked.stderr
+        assert "default/app/net1: Nothing wrong was found." in asked.stdout
+        assert "did you mean default/app/net1?" in asked.stdout
+        answer, _ = exam.communicate("\n")
+    assert "It was: name_misspelled" in answer
+    assert exam.returncode == 0
+    assert not Path(shell).exists()
+    assert mounts_below(place) == []

@@ -148,6 +148,7 @@ class Agent:
             ("GET", "/metrics"): metrics,
             ("GET", "/readyz"): ready,
             ("GET", "/api/v1/attachments"): ServedPage("the attachments", self._attachments),
+            ("GET", "/api/v1/refusals"): ServedPage("refused ADDs", self._refusals),
             ("GET", "/api/v1/network"): ServedPage("the node's network", self._network),
             ("POST", "/api/v1/network"): ServedPage("keeping the node's network", self._kept),
             ("POST", "/api/v1/gateways"): ServedPage("trying the gateways", self._tried),
@@ -376,6 +377,9 @@ class Agent:
         counted = switch.list_counted() if vswitchd == "alive" else None
         described = describe_all(records, ports, boot_id=boot_id, vswitchd=vswitchd, dead=dead, counters=counted)
         return PageContent(200, _json(described))
+
+    def _refusals(self) -> PageContent:
+        return PageContent(200, _json(self.calls.refused.describe()))
 
     def _network(self) -> PageContent:
         return PageContent(200, _json(self.network.describe()))

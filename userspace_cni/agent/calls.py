@@ -11,6 +11,7 @@ from functools import partial
 from userspace_cni.agent.addressee import require_addressee
 from userspace_cni.agent.agent_metrics import AgentMetrics
 from userspace_cni.agent.exchange import Exchange, refusing
+from userspace_cni.agent.refused_calls import RefusedCalls
 from userspace_cni.agent.waiting_calls import WaitingCall, WaitingCalls
 from userspace_cni.agent.workers import Job, Workers
 from userspace_cni.attachment import verbs
@@ -65,6 +66,7 @@ class Calls:
         waiting: WaitingCalls,
         before_answer: Callable[[str], None],
     ) -> None:
+        self.refused = RefusedCalls()
         self._node = node
         self._workers = workers
         self._metrics = metrics
@@ -104,8 +106,10 @@ class Calls:
         return partial(verbs.serve, node=self._node, called=protocol.read_call_time(head))
 
     def _answer(self, call: _TimedCall, answered: CniAnswer) -> None:
-        if call.exchange.verb == "ADD" and answered.code == 0:
-            self._before_answer(call.environ.get("CNI_CONTAINERID", ""))
+        if call.exchange.verb == "ADD":
+            self.refused.note(call.environ, answered.output, refused=answered.code != 0)
+            if answered.code == 0:
+                self._before_answer(call.environ.get("CNI_CONTAINERID", ""))
         seconds = time.perf_counter() - call.began  # before the answer: after it the caller and the server's thread run
         call.exchange.answer(200 if answered.code == 0 else 500, answered.output, warnings=call.warnings)
         self._metrics.observe_call(call.environ["CNI_COMMAND"], answered.error, seconds, call.stages)

@@ -120,6 +120,16 @@ class AgentClient:
             raise RoutesOff(f"{what}: they are off", "the setting routes, of the agent")
         raise Unavailable(f"{what}: it answered {reply.status}", _in_words(reply))
 
+    def refusals(self) -> list[dict[str, Any]]:
+        """The ADDs that it has refused last, the latest last; see `agent.refused_calls`. None of an agent without this page."""
+        reply = self._ask("GET", "/api/v1/refusals", LOOK_S)
+        answer = _decoded(reply.body)
+        if reply.status == NOT_SERVED:
+            return []
+        if reply.status != 200 or not isinstance(answer, list):
+            raise Unavailable(f"asking the agent at {self.path} for refused ADDs: it answered {reply.status}", _in_words(reply))
+        return [each for each in answer if isinstance(each, dict)]
+
     def reconcile(self) -> dict[str, int]:
         """Let the agent reconcile once now; returns how often it took each action."""
         reply = self._ask("POST", "/api/v1/reconcile", RECONCILE_S)

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.kube.pod_requests import KubeClient, annotations_of, view_of
+from userspace_cni.base.root import HostRoot
+from userspace_cni.host.runtimes.cni_cache import CniCache
+from userspace_cni.kube.pod_requests import KubeClient, annotations_of, is_named, view_of
 
+__all__ = ["NETWORKS", "SeenContainer", "SeenPod", "is_named", "list_sandboxes", "see_pod"]
 NETWORKS: Final = "k8s.v1.cni.cncf.io/networks"
 """The annotation by which a pod asks Multus for networks."""
 _CONTAINERS_MAX: Final = 64
@@ -61,6 +64,12 @@ def see_pod(client: KubeClient, namespace: str, name: str, deadline: Deadline) -
         pod.deleting,
         tuple(map(_container, statuses)),
     )
+
+
+def list_sandboxes(cache_dir: str, root: HostRoot, name: str) -> tuple[str, ...]:
+    """The pods of this name (NAMESPACE/POD) of which the runtime keeps a sandbox here. Raises UserspaceError."""
+    found = CniCache(cache_dir, root).sandboxes()
+    return tuple(sorted({f"{each.namespace}/{each.name}" for each in found if each.name == name}))
 
 
 def _container(status: Mapping[str, Any]) -> SeenContainer:

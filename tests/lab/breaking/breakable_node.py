@@ -47,7 +47,7 @@ class RunningPod:
     pod: Pod
     netns: str
     container: str
-    network: Mapping[str, Any]
+    network: dict[str, Any]
     volume: Path
     application: PodApplication | None = None
 
@@ -79,12 +79,14 @@ class BreakableNode:
         assert self.live.switch
         return self.live.switch
 
-    def prepare(self, kind: PodKind, name: str = "", pod_class: type[Pod] = RichPod) -> RunningPod:
+    def prepare(
+        self, kind: PodKind, name: str = "", pod_class: type[Pod] = RichPod, volume: Mapping[str, Any] | None = None
+    ) -> RunningPod:
         """A pod before its ADD: in the API, with a namespace, and with the volume for its socket."""
-        volume: Mapping[str, Any] = {} if kind == "plain" else {"emptyDir": {}}
-        pod = pod_class(name or kind, volume=volume)
+        given: Mapping[str, Any] = {"emptyDir": {}} if kind != "plain" and volume is None else volume or {}
+        pod = pod_class(name or kind, volume=given)
         pod.create(self.api)
-        directory = self.live.empty_dir(pod.uid)
+        directory = self.live.empty_dir(pod.uid) if given else self.live.directory
         made = RunningPod(pod, self.end.enter_context(netns()), container(len(self.pods) + 1), self.network(kind), directory)
         self.pods[pod.name] = made
         return made
@@ -101,6 +103,24 @@ class BreakableNode:
     def attach(self, pod: RunningPod) -> Call:
         """Its ADD; the answer."""
         return self.live.run("ADD", pod.network, pod.netns, pod.container, CNI_ARGS=pod.pod.args)
+
+    def detach(self, pod: RunningPod) -> Call:
+        """Its DEL; the answer."""
+        return self.live.run("DEL", pod.network, pod.netns, pod.container, CNI_ARGS=pod.pod.args)
+
+    def add_to_api(self, pod: Pod, node: str, network: str) -> None:
+        """A pod that the API has on a node, with the annotation for Multus, and that no runtime has called us for."""
+        made = pod.manifest()
+        made["spec"]["nodeName"] = node
+        if network:
+            made["metadata"]["annotations"] = {"k8s.v1.cni.cncf.io/networks": network}
+        self.api.add_pod(made)
+
+    def listen(self, pod: RunningPod, name: str) -> None:
+        """A process of the pod that listens in its directory, takes connections and says nothing."""
+        pod.application = PodApplication(pod.netns, pod.volume / name, "silent")
+        self.end.callback(pod.application.kill)
+        wait_until((pod.volume / name).exists, what=f"a socket at {name}")
 
     def add(self, kind: PodKind, name: str = "", *, started: bool = True, pod_class: type[Pod] = RichPod) -> RunningPod:
         """A pod that is attached and, if `started`, has its application connected."""
@@ -124,10 +144,14 @@ class BreakableNode:
         if connects:
             wait_until(is_up, what=f"{pod.name} connected")
 
-    def in_pod(self, pod: RunningPod, *argv: str) -> subprocess.Popen[bytes]:
-        """A program in the pod's network namespace, until the end."""
-        process = subprocess.Popen(["nsenter", f"--net={pod.netns}", *argv], stdin=subprocess.DEVNULL)
-        self.end.callback(process.wait)
+    def in_pod(self, pod: RunningPod, script: str, *argv: str, prefix: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        """A process in the pod's network namespace, until the end: a shell that runs `script` and waits, called with `argv`.
+
+        `prefix`: a command that starts it.
+        """
+        shell = ["bash", "-c", f"{script}; read -r; :", *argv]
+        process = subprocess.Popen(["nsenter", f"--net={pod.netns}", *prefix, *shell], stdin=subprocess.PIPE)
+        self.end.callback(process.communicate)
         self.end.callback(process.kill)
         return process
 

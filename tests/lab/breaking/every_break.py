@@ -7,6 +7,7 @@ from tests.lab.breaking import (
     breaks_of_bridges,
     breaks_of_links,
     breaks_of_the_network,
+    breaks_of_the_node,
     breaks_of_the_switch,
     breaks_of_traffic,
 )
@@ -17,6 +18,7 @@ OF_MODULES = (
     breaks_of_bridges,
     breaks_of_links,
     breaks_of_the_network,
+    breaks_of_the_node,
     breaks_of_the_switch,
     breaks_of_traffic,
 )

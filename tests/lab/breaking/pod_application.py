@@ -20,10 +20,11 @@ _AGAIN_S = 0.05
 
 
 class PodApplication:
-    """The process. `role`: `server` makes the socket at `path`, `client` connects to it."""
+    """The process. `role`: `server` makes the socket at `path`, `client` connects to it; `silent` makes it and says nothing."""
 
-    def __init__(self, netns: str, path: Path, role: Literal["client", "server"]) -> None:
-        self._process = server().Process(target=_serve if role == "server" else _call, args=(netns, str(path)))
+    def __init__(self, netns: str, path: Path, role: Literal["client", "server", "silent"]) -> None:
+        work = {"server": _serve, "client": _call, "silent": _listen}[role]
+        self._process = server().Process(target=work, args=(netns, str(path)))
         self._process.start()
 
     @property
@@ -60,6 +61,16 @@ def _serve(netns: str, path: str) -> None:
     listener.listen(4)
     while True:
         _lend(listener.accept()[0])
+
+
+def _listen(netns: str, path: str) -> None:
+    name = _enter(netns, path)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(name)
+    listener.listen(4)
+    taken = []
+    while True:
+        taken.append(listener.accept())
 
 
 def _call(netns: str, path: str) -> None:

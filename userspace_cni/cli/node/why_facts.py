@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from userspace_cni.attachment.records import Record
 from userspace_cni.base.errors import UserspaceError
@@ -24,9 +25,11 @@ from userspace_cni.cli.node.why_traffic import WhyTraffic
 from userspace_cni.cli.site import SWITCH_S, Site, attachment_limit, patient
 from userspace_cni.diagnosis.attachment_findings import check_one
 from userspace_cni.diagnosis.why.attachment_sight import (
+    AbsentSight,
     AgentSight,
     AttachmentSight,
     Fact,
+    RefusalSight,
     SocketSight,
     StoreSight,
     SwitchSight,
@@ -34,10 +37,11 @@ from userspace_cni.diagnosis.why.attachment_sight import (
     known,
 )
 from userspace_cni.node.pod_processes import PodProcesses, see_processes
-from userspace_cni.node.seen_pod import SeenPod, see_pod
+from userspace_cni.node.seen_pod import SeenPod, is_named, list_sandboxes, see_pod
 from userspace_cni.node.surroundings import unwritable
 
 T = TypeVar("T")
+Reading = tuple[str, str, str]
 API_S = 3.0
 """Seconds for one question to the API server, on a node that is not busy."""
 _DIRECTORIES = ("state_dir", "run_dir", "short_dir")
@@ -140,6 +144,57 @@ class WhyFacts:
         files = quarantined(Path(self._site.node.store.journal.directory), mentioned)
         return StoreSight(self._unwritable, self._spooled, tuple(each["file"] for each in files))
 
+    def gather_absence(self, asked: str, near: Sequence[str]) -> AbsentSight:
+        """What is known of a pod of which there is no attachment."""
+        readings = _readings(asked)
+        pods = frozenset(pod for _, pod, _ in readings)
+        with ThreadPoolExecutor(_THREADS) as threads:
+            agent = threads.submit(_asked, self.look_at_agent)
+            refusals = threads.submit(_asked, self._refusals, readings)
+            sandboxes = threads.submit(_asked, self._sandboxes, pods)
+            seen = threads.submit(_asked, self._first_pod, readings)
+            switch, _ = self.look_at_switch()
+        here = self._site.drivers.installation if self._site.given is None else None
+        return AbsentSight(
+            asked,
+            tuple(near),
+            here.name if here else "",
+            has_account=here is not None and here.has_account,
+            refusals=refusals.result(),
+            pod=seen.result(),
+            sandboxes=sandboxes.result(),
+            agent=agent.result(),
+            store=self.look_at_store(*pods),
+            switch=switch,
+        )
+
+    def _refusals(self, readings: Sequence[Reading]) -> tuple[RefusalSight, ...]:
+        found = []
+        try:
+            refused = self._site.client.refusals()
+        except (NoAgent, DeadAgent, SlowAgent):
+            return ()  # told as the agent's own fault
+        for each in refused:
+            if any(_is_meant(each, reading) for reading in readings):
+                ago_s = max(0.0, time.time() - float(each.get("at", 0)))
+                code, count = int(each.get("code", 0)), int(each.get("count", 1))
+                ifname, message, details = (str(each.get(key, "")) for key in ("ifname", "msg", "details"))
+                found.append(RefusalSight(ifname, code, message, details, ago_s, count))
+        return tuple(found)
+
+    def _sandboxes(self, names: Iterable[str]) -> tuple[str, ...]:
+        if self._site.given is not None:
+            return ()
+        root = self._site.drivers.installation.root
+        return tuple(each for name in names for each in list_sandboxes(self._site.settings.cni_cache_dir, root, name))
+
+    def _first_pod(self, readings: Sequence[Reading]) -> SeenPod | None:
+        """The pod that the API has under one of the readings of a name."""
+        found = (
+            self._pod(namespace or "default", pod) for namespace, pod, _ in readings if is_named(namespace or "default", pod)
+        )
+        return next(filter(None, found), None)
+
     def _look(self, record: Record, node: NodeSight, pod: Future[Fact[SeenPod]] | None) -> AttachmentSight:
         outcome = check_one(record, self._site.node, attachment_limit, node.away)
         away = str(node.away or "")
@@ -222,6 +277,22 @@ def _with_network(sight: AttachmentSight, facts: NetworkFacts, ovn: OvnFacts) ->
         )
     finally:
         ovn.close()
+
+
+def _readings(name: str) -> list[Reading]:
+    """What a name may mean: namespace, pod and interface, each "" where it is not given."""
+    parts = name.split("/")
+    if len(parts) == 3:
+        return [(parts[0], parts[1], parts[2])]
+    if len(parts) == 2:
+        return [(parts[0], parts[1], ""), ("", parts[0], parts[1])]
+    return [("", parts[0], "")]
+
+
+def _is_meant(refused: Mapping[str, Any], reading: Reading) -> bool:
+    namespace, pod, ifname = reading
+    is_pod = refused.get("pod") == pod or (not refused.get("pod") and pod and str(refused.get("container", "")).startswith(pod))
+    return bool(is_pod) and namespace in ("", refused.get("namespace")) and ifname in ("", refused.get("ifname"))
 
 
 def _asked(ask: Callable[..., Fact[T]], *arguments: object) -> Fact[T]:

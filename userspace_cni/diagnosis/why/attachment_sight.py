@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, TypeVar
 
 from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.listing import NOT_SERVING, SwitchPort, name_of
@@ -109,36 +109,62 @@ class ChassisSight:
         return self.names[0]
 
 
-_QUESTIONS: Final = {
-    "agent": "the agent",
-    "store": "the store of records",
-    "switch": "the switch",
-    "socket": "the socket",
-    "processes": "the pod's processes",
-    "pod": "the API server",
-    "link": "the kernel link",
-    "specs": "the node's own network",
-    "routes": "the agent about routes",
-    "definition": "the network's definition",
-    "chassis": "OVN on this node",
-    "logical": "OVN's northbound database",
-    "binding": "OVN's southbound database",
-    "traffic": "its bridge",
-}
-"""What is asked for each fact of `AttachmentSight`."""
+@dataclass(frozen=True, kw_only=True)
+class Sight:
+    """What is known of the node, whatever was asked about."""
+
+    agent: Fact[AgentSight] = None
+    store: Fact[StoreSight] = None
+    switch: Fact[SwitchSight] = None
+
+    QUESTIONS: ClassVar[Mapping[str, str]] = {
+        "agent": "the agent",
+        "store": "the store of records",
+        "switch": "the switch",
+        "socket": "the socket",
+        "processes": "the pod's processes",
+        "pod": "the API server",
+        "link": "the kernel link",
+        "specs": "the node's own network",
+        "routes": "the agent about routes",
+        "definition": "the network's definition",
+        "chassis": "OVN on this node",
+        "logical": "OVN's northbound database",
+        "binding": "OVN's southbound database",
+        "traffic": "its bridge",
+        "refusals": "the agent's refused calls",
+        "sandboxes": "the runtime's cache of sandboxes",
+    }
+    """What is asked for each fact, for people."""
+
+    @property
+    def name(self) -> str:
+        """What was asked about."""
+        raise NotImplementedError
+
+    @property
+    def unasked(self) -> list[tuple[str, str]]:
+        """Each question that could not be asked, with the reason."""
+        facts = [(what, getattr(self, name, None)) for name, what in self.QUESTIONS.items()]
+        return [(what, fact.because) for what, fact in facts if isinstance(fact, Unasked)]
+
+    def found(self, name: str, message: str, remedy: str = "", why: str = "", severity: Severity = "error") -> Finding:
+        """A finding about it: what is wrong, what to do, and why it matters."""
+        return Finding(name, severity, self.name, message, remedy, why=why)
+
+    def well(self, name: str, what: str) -> Finding:
+        """That this was looked at, and is as it has to be."""
+        return Finding(name, "good", self.name, what)
 
 
 @dataclass(frozen=True)
-class AttachmentSight:
+class AttachmentSight(Sight):
     """One attachment, and the node that has it. `unchecked`: steps that could not be compared, with the reasons."""
 
     record: Record
     boot_id: str = ""
     drifts: Drifts = field(default_factory=dict)
     unchecked: Mapping[str, str] = field(default_factory=dict)
-    agent: Fact[AgentSight] = None
-    store: Fact[StoreSight] = None
-    switch: Fact[SwitchSight] = None
     socket: Fact[SocketSight] = None
     processes: Fact[PodProcesses] = None
     pod: Fact[SeenPod] = None
@@ -175,20 +201,42 @@ class AttachmentSight:
 
     @property
     def unasked(self) -> list[tuple[str, str]]:
-        """Each question that could not be asked, with the reason."""
-        facts = [(what, getattr(self, name)) for name, what in _QUESTIONS.items()]
         steps = [(f"step '{step}'", reason) for step, reason in self.unchecked.items()]
         traffic = known(self.traffic)
-        asked = [(what, fact.because) for what, fact in facts if isinstance(fact, Unasked)]
-        return [*asked, *steps, *(traffic.unasked if traffic else ())]
+        return [*super().unasked, *steps, *(traffic.unasked if traffic else ())]
 
-    def found(self, name: str, message: str, remedy: str = "", why: str = "", severity: Severity = "error") -> Finding:
-        """A finding about it: what is wrong, what to do, and why it matters."""
-        return Finding(name, severity, self.name, message, remedy, why=why)
 
-    def well(self, name: str, what: str) -> Finding:
-        """That this was looked at, and is as it has to be."""
-        return Finding(name, "good", self.name, what)
+@dataclass(frozen=True)
+class RefusalSight:
+    """An ADD that the agent has refused, `count` times in a row, the last time `ago_s` seconds ago."""
+
+    ifname: str
+    code: int
+    message: str
+    details: str
+    ago_s: float
+    count: int
+
+
+@dataclass(frozen=True)
+class AbsentSight(Sight):
+    """A name of no attachment, `asked`. `near`: names of attachments that are spelled alike. `node`: what the API calls this one.
+
+    `refusals`: of this pod; `pod`: as the API has it; `sandboxes`: the pods of that name of which the runtime keeps a sandbox
+    here. `has_account`: whether the API server was asked at all.
+    """
+
+    asked: str
+    near: tuple[str, ...] = ()
+    node: str = ""
+    has_account: bool = False
+    refusals: Fact[tuple[RefusalSight, ...]] = None
+    pod: Fact[SeenPod] = None
+    sandboxes: Fact[tuple[str, ...]] = None
+
+    @property
+    def name(self) -> str:
+        return self.asked
 
 
 def known(fact: Fact[T]) -> T | None:

@@ -8,7 +8,8 @@ from typing import Final
 
 from userspace_cni.attachment.drift import sentence
 from userspace_cni.base.findings import SEVERITIES, Finding
-from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, Findings
+from userspace_cni.diagnosis.why.absent_causes import judge_refusals, judge_unknown, judge_whereabouts
+from userspace_cni.diagnosis.why.attachment_sight import AbsentSight, AttachmentSight, Findings
 from userspace_cni.diagnosis.why.bridge_causes import OF_BRIDGES
 from userspace_cni.diagnosis.why.definition_causes import judge_definition
 from userspace_cni.diagnosis.why.link_causes import judge_guard, judge_link, judge_shaper
@@ -55,6 +56,15 @@ JUDGES: Final[tuple[Callable[[AttachmentSight], Findings], ...]] = (
     judge_agent,
 )
 """In the order in which their findings are told, among those that are equally grave."""
+OF_ABSENT: Final[tuple[Callable[[AbsentSight], Findings], ...]] = (
+    judge_refusals,
+    judge_whereabouts,
+    judge_agent,
+    judge_switch,
+    judge_store,
+    judge_unknown,
+)
+"""The same for a pod without an attachment."""
 
 _OF_PORT: Final = (
     "port-",
@@ -132,6 +142,8 @@ EXPLAINS: Final[Mapping[str, tuple[str, ...]]] = {
     "ovn-chassis-unset": ("logical-port-", "ovn-controller-dead", "ovn-southbound-away"),
     "ovn-bridge-missing": ("logical-port-",),
     "ovn-bridge-other": ("logical-port-",),
+    "agent-dead": ("never-called",),
+    "agent-absent": ("never-called",),
 }
 """Which findings a cause explains, by how their names begin: they are told as its consequences only."""
 
@@ -155,6 +167,11 @@ class Diagnosis:
 def diagnose(sight: AttachmentSight) -> Diagnosis:
     """What all judges find of an attachment."""
     return arrange(sight.name, [found for judge in JUDGES for found in judge(sight)], sight.unasked)
+
+
+def diagnose_absence(sight: AbsentSight) -> Diagnosis:
+    """Why a pod has no attachment here."""
+    return arrange(sight.name, [found for judge in OF_ABSENT for found in judge(sight)], sight.unasked)
 
 
 def arrange(name: str, findings: Iterable[Finding], unasked: Iterable[tuple[str, str]] = ()) -> Diagnosis:

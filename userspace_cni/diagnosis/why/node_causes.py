@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, Findings, known
+from userspace_cni.diagnosis.why.attachment_sight import Findings, Sight, known
 
 START_AGENT: Final = "start it again: `userspace-cni agent`, or the service or DaemonSet that runs it; its log says why it ended"
 _RESTART: Final = "restart it: `systemctl restart openvswitch-switch` (on RHEL the service is openvswitch)"
 
 
-def judge_agent(sight: AttachmentSight) -> Findings:
+def judge_agent(sight: Sight) -> Findings:
     """The agent: what is attached goes on without it; nothing is attached, and nothing that is lost comes back."""
     agent = known(sight.agent)
     if agent is None:
@@ -37,9 +37,9 @@ def judge_agent(sight: AttachmentSight) -> Findings:
             yield sight.well("agent", "the agent")
 
 
-def judge_store(sight: AttachmentSight) -> Findings:
+def judge_store(sight: Sight) -> Findings:
     """The store: whether it can be written, and what in it waits."""
-    store, record = known(sight.store), sight.record
+    store = known(sight.store)
     if store is None:
         return
     for (setting, path), problem in store.unwritable.items():
@@ -50,13 +50,8 @@ def judge_store(sight: AttachmentSight) -> Findings:
         )
         why = "no pod can be attached, and no change of an attachment be recorded"
         yield sight.found("store-full" if full else "store-unwritable", message, remedy, why=why)
-    mine = (record.container_id, record.ifname)
-    if mine in store.spooled:
-        message = "its runtime has asked to detach it (DEL) while no agent answered, and that waits in the spool"
-        remedy = "the next agent carries it out at its start; without one `userspace-cni gc` does"
-        yield sight.found("del-spooled", message, remedy, why="it is no pod's interface any more")
-    elif store.spooled:
-        message = f"{len(store.spooled)} DEL of other containers wait in the spool"
+    if store.spooled:
+        message = f"{len(store.spooled)} DEL that no agent received wait in the spool"
         remedy = "the next agent carries them out at its start; without one `userspace-cni gc` does"
         yield sight.found(
             "spool-waiting", message, remedy, why="their ports and addresses are held until then", severity="warning"
@@ -65,11 +60,11 @@ def judge_store(sight: AttachmentSight) -> Findings:
         message = f"a file of this container or pod could not be read and was put aside: {path}"
         remedy = f"look at it (`less {path}`); make the pod anew where its interface is missing, then remove the file"
         yield sight.found("record-quarantined", message, remedy, severity="warning")
-    if not store.unwritable and mine not in store.spooled:
+    if not store.unwritable:
         yield sight.well("store", "the store of records")
 
 
-def judge_switch(sight: AttachmentSight) -> Findings:
+def judge_switch(sight: Sight) -> Findings:
     """The two daemons of the switch."""
     switch = known(sight.switch)
     if switch is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, Findings
+from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, Findings, known
 
 _STATES: Final = {
     "pending": "its ADD has not got beyond its addresses",
@@ -15,7 +15,12 @@ _STATES: Final = {
 
 def judge_record(sight: AttachmentSight) -> Findings:
     """The state of the record, and its boot."""
-    record = sight.record
+    record, store = sight.record, known(sight.store)
+    if store and (record.container_id, record.ifname) in store.spooled:
+        message = "its runtime has asked to detach it (DEL) while no agent answered, and that waits in the spool"
+        remedy = "`userspace-cni gc` carries it out, as the next agent does at its start"
+        yield sight.found("del-spooled", message, remedy, why="it is no pod's interface any more")
+        return
     if record.state != "ready":
         message = f"the attachment is in state {record.state}: {_STATES[record.state]}"
         lives = "a call may be at work on it this moment" if not sight.drifts.get("") else "no call is at work on it"

@@ -16,6 +16,8 @@ from userspace_cni.node.seen_pod import SeenContainer
 _PROPAGATION: Final = "give the container's volumeMount 'mountPropagation: HostToContainer', and make the pod anew"
 _ANEW: Final = "make the pod anew"
 _SHOWN: Final = 3
+_BY_SIGNAL: Final = 128
+"""Exit codes above it are of a process that a signal has ended."""
 _DOES: Final = {"server": "makes the socket", "client": "connects to the socket"}
 
 
@@ -163,12 +165,15 @@ def _absent(sight: AttachmentSight) -> Finding:
     makes = step is not None and step.interface.role == "client"
     place = f" {'makes' if makes else 'connects to'} its socket {socket.path}" if socket else ""
     why = "the switch drops what is sent to the pod" + (f"; it waits for one that{place}" if place else "")
-    story = _story(sight)
+    if crashes := _crashes(sight):
+        message = f"the application ends each time it is started: {crashes}"
+        remedy = f"its log says why{_logs(sight, previous=True)}"
+        return sight.found("application-crashes", message, remedy, why)
     if sight.was_connected:
-        message = f"the application has ended: one was connected, and none is now{story}"
+        message = "the application has ended: one was connected, and none is now"
         remedy = f"start it again; why it ended is in its log{_logs(sight, previous=True)}"
         return sight.found("application-ended", message, remedy, why=why)
-    message = f"no application has ever connected since the switch opened the port{story}"
+    message = "no application has ever connected since the switch opened the port"
     processes = known(sight.processes)
     runs = "" if processes is None else f", and {processes.count or 'no'} processes run in the pod"
     remedy = f"start it; {_told_in(sight.record)}; if it runs, its log says more{_logs(sight)}"
@@ -180,27 +185,27 @@ def judge_hugepages(sight: AttachmentSight) -> Findings:
     pod = known(sight.pod)
     step = sight.record.port
     if pod and pod.lacks_hugepages and step and step.interface.role and not sight.is_connected:
-        message = "no container of the pod may use hugepages, which a DPDK application needs"
+        message = "no application is connected, and no container of the pod may use hugepages, which DPDK needs"
         remedy = (
             "give the container resources.limits with hugepages-2Mi (or hugepages-1Gi) and memory, and a volume of medium "
             "HugePages; or start the application with --no-huge"
         )
-        why = "it ends at its start with 'no free hugepages'"
+        why = "a DPDK application ends at its start with 'no free hugepages'"
         yield sight.found("hugepages-missing", message, remedy, why=why, severity="warning")
 
 
-def _story(sight: AttachmentSight) -> str:
-    """What the API tells of the containers that do not run."""
+def _crashes(sight: AttachmentSight) -> str:
+    """What the API tells of containers that were started again, and do not run; "" for none."""
     pod = known(sight.pod)
-    bad = [_ending(each) for each in (pod.containers if pod else ()) if each.state != "running" or each.restarts]
-    return f" ({'; '.join(bad[:_SHOWN])})" if bad else ""
+    ended = [each for each in (pod.containers if pod else ()) if each.state != "running" and each.restarts]
+    return "; ".join(map(_ending, ended[:_SHOWN]))
 
 
 def _ending(container: SeenContainer) -> str:
-    code = f", exit code {container.exit_code}" if container.exit_code is not None else ""
-    restarts = f", {container.restarts} restarts" if container.restarts else ""
-    reason = f", {container.reason}" if container.reason else ""
-    return f"container {container.name} {container.state}{reason}{code}{restarts}"
+    code = container.exit_code
+    signal = f" (signal {code - _BY_SIGNAL})" if code and _BY_SIGNAL < code < 2 * _BY_SIGNAL else ""
+    facts = (container.reason, f"exit code {code}{signal}" if code is not None else "", f"{container.restarts} restarts")
+    return f"container {container.name}: {', '.join(filter(None, facts))}"
 
 
 def _logs(sight: AttachmentSight, *, previous: bool = False) -> str:
