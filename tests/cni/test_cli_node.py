@@ -291,7 +291,7 @@ def test_what_the_switch_has_instead_of_the_record(pod: Node) -> None:
     row, problem, *_ = (line.split() for line in listed.stdout.splitlines()[1:])
     assert (row[6:8], row[10]) == (["100→200", "1500→1400"], "-→from:1M")
     assert problem[:2] == ["default/dpdk-app/net1:", "port"]
-    assert problem[3:] == ["the", "record", "has", "VLAN", "tag", "100,", "the", "switch", "200"]
+    assert problem[3:] == ["the", "record", "has", "VLAN", "tag", "100,", "the", "switch", "has", "200"]
     shown = cli(pod, "show", "dpdk-app/net1", code=1).stdout
     assert "tag 100 in the record, tag 200 in the switch" in shown
     assert "1500 in the record, 1400 in the switch" in shown

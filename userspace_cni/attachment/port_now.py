@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from userspace_cni.attachment.column_commands import command_for
-from userspace_cni.attachment.drift import Absent, Drift, Value, finding
+from userspace_cni.attachment.drift import Absent, Condition, Drift, Value
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.findings import Finding, Severity
 from userspace_cni.base.limits import UNLIMITED, Limits, Netem, Rate
@@ -118,11 +118,22 @@ def find_changes(step: OvsPort, now: PortNow) -> list[Drift]:
 
 def change_finding(change: Drift, attachment: str) -> Finding:
     """The change as a finding about an attachment: both values, and what to do."""
-    told, (spoken, place) = finding(change), _SPOKEN[change.field]
-    message = f"{change.subject}: the record has {spoken} {told.expected}, the switch {told.found}"
     severity: Severity = "note" if _is_added(change) else "error"
-    found = Finding("port-changed", severity, attachment, message, change.details, f"{place} of {change.subject}")
-    return replace(found, expected=told.expected, found=told.found)
+    place = f"{_SPOKEN[change.field][1]} of {change.subject}"
+    found = Finding("port-changed", severity, attachment, describe_change(change), change.details, place)
+    return replace(found, expected=_words(change.expected), found=_words(change.found))
+
+
+def describe_change(change: Drift) -> str:
+    """Both values in one sentence; of a drift that CHECK has found, too, where `is_spoken` says so."""
+    spoken = _SPOKEN[change.field][0]
+    had = f"no {spoken}" if isinstance(change.expected, Absent) else f"{spoken} {_words(change.expected)}"
+    has = "none" if isinstance(change.found, Absent) else _words(change.found)
+    return f"{change.subject}: the record has {had}, the switch has {has}"
+
+
+def is_spoken(change: Drift) -> bool:
+    return change.field in _SPOKEN
 
 
 def _is_added(change: Drift) -> bool:
@@ -149,7 +160,9 @@ def _same(one: Rate | None, other: Rate | None) -> bool:
 
 
 def _rate(rate: Rate | None) -> str:
-    return f"{rate.rate} bit/s (burst {rate.burst} bit)" if rate else ""
+    if rate is None:
+        return ""
+    return f"{rate.rate} bit/s" + (f" (burst {rate.burst} bit)" if rate.burst else "")
 
 
 def _netem(netem: Netem | None) -> str:
@@ -173,3 +186,9 @@ def _remedy(change: Drift) -> str:
 
 def _value(value: Value | None) -> Value:
     return Absent("none") if value in (None, "", ()) else value
+
+
+def _words(value: Value) -> str:
+    if isinstance(value, Condition):
+        return value.words
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

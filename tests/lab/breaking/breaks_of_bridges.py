@@ -40,7 +40,7 @@ def number_of(node: BreakableNode, pod: RunningPod) -> str:
     return str(node.switch.interface(pod.port)["ofport"])
 
 
-@breaks("app", "vlan-changed", "tag", "200", "another VLAN", "set it back", mended=True)
+@breaks("app", "vlan-changed", "the record has no VLAN tag, the switch has 200", "another VLAN", "set it back", mended=True)
 def break_vlan_by_hand(node: BreakableNode, pod: RunningPod) -> None:
     """The agent is down, and another program has given the port a VLAN."""
     node.kill_agent()

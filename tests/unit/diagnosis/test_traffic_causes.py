@@ -164,7 +164,7 @@ def test_drops_by_a_limit() -> None:
     many = {"rx_packets": 100, "tx_packets": 100, "ovs_tx_qos_drops": 50, "ovs_rx_qos_drops": 2}
     to_pod, from_pod = found(seen(step=limited, statistics=many))
     assert (to_pod.severity, from_pod.severity) == ("warning", "warning")
-    what, since = "of 1000000 bit/s (burst 100000 bit) has dropped", "frames (counted up to 5 s ago)"
+    what, since = "of 1000000 bit/s (burst 100000 bit) has dropped", "frames, as counted up to 5 s ago"
     assert to_pod.message == f"the limit to the pod {what} 50 of 150 {since}"
     assert from_pod.message == f"the limit from the pod {what} 2 of 102 {since}"
     assert names(seen(step=limited, statistics={**many, "tx_packets": 100_000, "ovs_rx_qos_drops": 0})) == [
@@ -189,7 +189,7 @@ def test_an_application_that_does_not_read() -> None:
     gone = replace(Connected(), link_state="down", status={"status": "disconnected"})
     assert names(seen(PEER, statistics=counted, port=gone)) == []
     again = found(seen(PEER, statistics=counted, lately={"to_pod": Lately(3, 1)}))
-    assert "95 of 100 frames (counted up to 5 s ago), and 1 of 4 in the moment of this look" in again[0].message
+    assert "95 of 100 frames, as counted up to 5 s ago, and 1 of 4 in the moment of this look" in again[0].message
     assert names(seen(PEER, statistics=counted, lately={"to_pod": Lately(3, 0)})) == [("application-not-reading", "note")]
     assert names(seen(PEER, statistics={**counted, "tx_packets": 100_000})) == [("application-not-reading", "note")]
     assert names(seen(PEER, statistics={"ovs_tx_mtu_exceeded_drops": 3})) == [("mtu-exceeded", "warning")]

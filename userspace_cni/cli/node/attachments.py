@@ -165,10 +165,10 @@ def _row(each: Mapping[str, Any]) -> list[Cell | str]:
 
 def _wide_row(each: Mapping[str, Any], site: Site) -> list[Cell | str]:
     row, now = _row(each), each["now"]
-    mtu, limits = str(each["mtu"] or ""), limit_words.short(each["limits"], each["limits_by"])
+    limits = limit_words.short(each["limits"], each["limits_by"])
     first = [
         _changed(_vlans(each["vlan"]), _vlans(now["vlan"]) if now else None),
-        _changed(mtu, port_words.mtu(each["mtu"], now) if now else None),
+        _changed(*port_words.mtu(each["mtu"], now)),
         _plain(each["mac"]),
         _plain(",".join(each["addresses"])),
         _changed(limits, limit_words.short_now(each) if now else None),
@@ -272,7 +272,7 @@ def _facts(each: Mapping[str, Any], site: Site) -> list[tuple[str, Cell | str]]:
         ("netns", each["netns"]),
         ("MAC", each["mac"]),
         ("addresses", view.join(each["addresses"])),
-        ("MTU", _fact(str(each["mtu"] or ""), port_words.mtu(each["mtu"], now) if now else None)),
+        ("MTU", _fact(*port_words.mtu(each["mtu"], now))),
         ("VLAN", _fact(_vlan(each["vlan"]), _vlan(now["vlan"]) if now else None)),
         *_logical_facts(each["logical_port"]),
         *limit_words.facts(each["limits"], now and now["limits"], each["limit_drops"], each["limits_by"]),

@@ -16,10 +16,17 @@ _CAUSES: Final = {
 }
 
 
-def mtu(recorded: int | None, now: Mapping[str, Any]) -> str:
-    """What the switch has as MTU: what its rows ask for, or of the same request what the open interface has instead."""
+def mtu(recorded: int | None, now: Mapping[str, Any] | None) -> tuple[str, str | None]:
+    """The MTU of the record, and what the switch has instead; None where it has the same or is not known.
+
+    Where none is asked for, the one that the open interface has is the switch's own choice, and no difference.
+    """
+    if now is None:
+        return str(recorded or ""), None
     asked, opened = now["mtu"], now["mtu_open"]
-    return str((opened if asked == recorded and opened else asked) or "")
+    if recorded is None and asked is None:
+        return str(opened or ""), None
+    return str(recorded or ""), str((opened if asked == recorded and opened else asked) or "")
 
 
 def dropped(frames: Mapping[str, int] | None) -> str:

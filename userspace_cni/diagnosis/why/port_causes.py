@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from userspace_cni.attachment.drift import Absent, Dead, Drift, sentence
+from userspace_cni.attachment.port_now import describe_change, is_spoken
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.findings import Finding
 from userspace_cni.consumers.kubevirt.drifts import command_back
@@ -76,7 +77,7 @@ def _of_drifts(sight: AttachmentSight, step: OvsPort, drifts: Sequence[Drift]) -
     if _STATE in fields:
         yield _refused(sight, step, fields[_STATE])
     for name, (why, found) in _by_name(drifts).items():
-        message = "; ".join(sentence(each) for each in found)
+        message = "; ".join(describe_change(each) if is_spoken(each) else sentence(each) for each in found)
         if name == "mtu-changed" and _STATE in fields:
             continue  # a port that is not open has none
         yield sight.found(name, message, _set_back(step, found), why=why)

@@ -170,7 +170,7 @@ def judge_polling(sight: AttachmentSight) -> Findings:
 
 def _part(drops: int, traffic: TrafficSight, way: str) -> str:
     """How many of how many were dropped, since the port was opened and lately."""
-    text = f"{drops} of {drops + traffic.frames(way)} frames (counted up to 5 s ago)"
+    text = f"{drops} of {drops + traffic.frames(way)} frames, as counted up to 5 s ago"
     lately = traffic.lately.get(way, _NONE)
     return f"{text}, and {lately.dropped} of {sum(lately)} in the moment of this look" if any(lately) else text
 
