@@ -37,6 +37,10 @@ def test_pods_and_ports_of_others(live: LiveNode, sandbox: str) -> None:
     found = decoded(live, "map", *STILL)
     mine = ports_of(found)[port_of()]
     assert (mine["owner"], mine["state"], mine["addresses"]) == ("default/app", "waiting", [added["ips"][0]["address"]])
+    ascii_only = cli(live, "map", *STILL, "--html", "-", PYTHONIOENCODING="ascii").stdout
+    assert ascii_only.startswith("<!DOCTYPE html>")
+    assert "default/app" in ascii_only
+    assert "give one of them" in cli(live, "map", "--html", "x.html", "--json", code=2).stderr
     assert (found["head"]["agent"].split()[0], found["unasked"], found["asked"]) == ("agent", [], True)
     switch.vsctl("del-port", "br-test", "others")
     assert live.end() == 0

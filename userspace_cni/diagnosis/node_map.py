@@ -18,8 +18,8 @@ from userspace_cni.ovn.logical_networks import LogicalNetworks
 
 PortState = Literal["connected", "up", "waiting", "changing", "off", "down", "differs", "dead", "error", "unknown"]
 """connected: an application is at the socket; up: the link is; waiting: no application yet; changing: being attached or detached;
-off: a link that another program has and does not use; down: the link is; differs: the switch has other values than the record;
-dead: no process has the socket; error: the switch could not open it, or lacks it; unknown: the switch cannot be asked."""
+off: a link that nothing uses, as a mirror's output without a reader; down: the link is; differs: the switch has other values than
+the record; dead: no process has the socket; error: the switch could not open it, or lacks it; unknown: it cannot be asked."""
 WRONG: Final[frozenset[PortState]] = frozenset({"down", "differs", "dead", "error"})
 Behind = Literal["pod", "vm", "node", "uplink", "tunnel", "patch", "test", "other"]
 """What is behind a port: a pod, a VM, the node's own stack, the outside, another node, another bridge, a test of ours, or what
@@ -261,7 +261,7 @@ class _Mapping:
         first = port.interfaces[0] if port.interfaces else SwitchInterface(port.name, "")
         behind, own = _behind(port, first), self._own.get(port.name, ())
         states = [self._state(each) for each in port.interfaces] or [self._absent]
-        if behind in ("node", "other") and not port.owner:
+        if behind in ("node", "other") and port.name not in self._own:
             states = ["off" if each == "down" else each for each in states]
         gravest: PortState = next((each for each in ("error", "down", "unknown") if each in states), states[0])
         errors = tuple(f"the switch says: {each.error}" for each in port.interfaces if each.error)

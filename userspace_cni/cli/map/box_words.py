@@ -59,6 +59,13 @@ def short_number(number: float) -> str:
     return f"{number:.0f}"
 
 
+def with_unit(number: float, unit: str) -> str:
+    """As `1.23 Gbit/s`."""
+    text = short_number(number)
+    digits = text.rstrip("TGMk")
+    return f"{digits} {text[len(digits) :]}{unit}"
+
+
 def rates_line(port: MapPort) -> str:
     """Rates, and limits where there are any: `↓12M/100M ↑3M`, `↓max 100M`; "" for neither."""
     parts = []
@@ -92,8 +99,8 @@ def second_line(port: MapPort, *, short: bool = False) -> str:
     return " · ".join(filter(None, [BEHIND[port.behind], type_words(port)]))
 
 
-def describe(port: MapPort, bridge: str) -> Facts:
-    """Everything of a port, as names and values; those without a value are left out."""
+def describe(port: MapPort, bridge: str, mirrors: Facts = ()) -> Facts:
+    """Everything of a port, as names and values; those without a value are left out. `mirrors`: its part in them."""
     rates = port.rates
     facts = [
         ("state", STATES[port.state]),
@@ -121,6 +128,7 @@ def describe(port: MapPort, bridge: str) -> Facts:
         ("other end", port.peer or port.remote),
         ("spec", port.spec),
         *(("NIC", ", ".join(filter(None, [each.name, STATES[each.state], each.speed]))) for each in port.members),
+        *mirrors,
         ("container", port.container),
     ]
     return tuple((name, plain(value)) for name, value in facts if value)
@@ -135,11 +143,11 @@ def _limit(port: MapPort, way: int) -> str:
     limit = port.limits[way]
     if limit is None:
         return "by OVN" if port.limited_by_ovn else ""
-    return f"{short_number(limit)}bit/s"
+    return with_unit(limit, "bit/s")
 
 
 def _rate_words(bits: float, frames: float) -> str:
-    return f"{short_number(bits)}bit/s, {short_number(frames)} frames/s"
+    return f"{with_unit(bits, 'bit/s')}, {short_number(frames)} frames/s"
 
 
 def count_states(ports: list[MapPort]) -> list[tuple[PortState, str]]:

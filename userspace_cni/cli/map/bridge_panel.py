@@ -236,7 +236,7 @@ class PanelPainter:
             left = x + _GROUP_EDGE + number % placed.columns * (size.width + size.gap)
             top = y + _GROUP_HEAD + number // placed.columns * (size.height + size.gap)
             found = self._id("p", place) + f"-{number}"
-            told = describe(port, self._plan.bridge.name) + self._mirror_facts(port)
+            told = describe(port, self._plan.bridge.name, self._mirror_facts(port))
             shapes = draw_card(port, left, top, size, self._tags(port))
             self._items.append(Item(found, "port way", shapes, port, heading(port), told))
             self._inside.append((port, found, path))

@@ -149,7 +149,7 @@ def _fault(spec: Mapping[str, Any]) -> Finding:
 
 def _switch_words(state: str, reason: str) -> str:
     if state == "alive":
-        return f"Open vSwitch {reason}"
+        return f"Open vSwitch {reason.rpartition(' ')[2]}"
     return f"ovs-vswitchd is {state}" if state in NOT_SERVING else ""
 
 

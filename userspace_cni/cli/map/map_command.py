@@ -53,15 +53,15 @@ def map_command(ctx: click.Context, page: str | None, as_json: bool, seconds: fl
     if page and as_json:
         raise click.UsageError("--html and --json: give one of them")
     site = open_site(ctx)
-    with view.progress("looking at the node's network"):
+    with view.progress(f"looking at the node's network, and counting frames for {seconds:g} s"):
         found = MapLook(ctx, site, seconds).look()
     if as_json:
         view.show_json(asdict(found))
     elif page:
-        with click.open_file(page, "w", encoding="utf-8", atomic=page != "-") as file:
-            file.write(write_page(draw_picture(found)))
+        with click.open_file(page, "wb", atomic=page != "-") as file:
+            file.write(write_page(draw_picture(found)).encode())
     else:
-        click.echo(write_svg(draw_picture(found)), nl=False)
+        click.echo(write_svg(draw_picture(found)).encode(), nl=False)  # UTF-8, whatever stdout has
     if not found.asked:
         ctx.exit(UNREACHABLE)
     if has_fault(found):

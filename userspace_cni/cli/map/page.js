@@ -53,11 +53,17 @@ function tell(id, x, y) {
   details.replaceChildren(heading, list);
   details.hidden = false;
   const room = details.getBoundingClientRect();
-  const left = x + 18 + room.width > innerWidth ? x - 18 - room.width : x + 18;
   const top = Math.min(y + 12, innerHeight - room.height - 8);
-  details.style.left = `${Math.max(8, left)}px`;
+  details.style.left = `${Math.max(8, leftOf(items.get(id).getBoundingClientRect(), room.width, x))}px`;
   details.style.top = `${Math.max(8, top)}px`;
   light(id);
+}
+
+// where the panel begins: beside the box, so that this stays in sight, else beside the pointer
+function leftOf(box, width, x) {
+  if (box.right + 10 + width <= innerWidth) return box.right + 10;
+  if (box.left - 10 - width >= 0) return box.left - 10 - width;
+  return x + 18 + width <= innerWidth ? x + 18 : x - 18 - width;
 }
 
 function hide() {
@@ -79,7 +85,7 @@ function idAt(target) {
 
 function tellBeside(id) {
   const box = items.get(id).getBoundingClientRect();
-  tell(id, box.right - 8, box.top);
+  tell(id, box.right, box.top);
 }
 
 picture.addEventListener("pointermove", (event) => {
@@ -134,7 +140,7 @@ function goOn(step) {
   unpin();
   centre(found[shown]);
   const box = items.get(found[shown]).getBoundingClientRect();
-  pin(found[shown], box.right - 8, box.top);
+  pin(found[shown], box.right, box.top);
   count.textContent = `${shown + 1} of ${found.length} found`;
 }
 
@@ -237,7 +243,7 @@ document.addEventListener("keydown", (event) => {
   const id = event.key === "Enter" ? idAt(event.target) : null;
   if (id !== null) {
     const box = items.get(id).getBoundingClientRect();
-    pin(id, box.right - 8, box.top);
+    pin(id, box.right, box.top);
   } else if (event.key === "/") {
     event.preventDefault();
     search.focus();
