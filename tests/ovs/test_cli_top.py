@@ -118,6 +118,29 @@ def test_polling_threads_and_drops(node: Node, pair: tuple[Idle, Idle], traffic:
     assert any(pool["total"] for pool in sample["hugepages"])
 
 
+def test_limits(node: Node, pods: Pods) -> None:
+    """A pod that sends more than its limit uses more than all of it, and what the limit drops is shown; others have no limit."""
+    rate = 800_000  # half of what is sent
+    source = pods.attach("source", keys={"bandwidth": {"egressRate": rate, "egressBurst": 80_000}})
+    sink = pods.attach("sink")
+    with steady_traffic(source.socket, sink.socket):
+
+        def limited() -> dict[str, Any] | None:
+            [sample] = samples(node, "-n", "1", "--sort", "limit used")
+            each: dict[str, Any] = sample["attachments"][0]
+            return each if each["rates"]["drops_from_pod"] and each["limits"]["from_pod"]["drops"] else None
+
+        each = wait_until(limited, SECONDS, "drops of the limit")
+        limit, rates = each["limits"]["from_pod"], each["rates"]
+        assert (each["name"], list(each["limits"]), limit["rate"]) == ("default/source/net1", ["from_pod"], rate)
+        assert limit["used"] == pytest.approx(rates["bits_from_pod"] / rate, rel=0.01)
+        assert limit["used"] > 1.2
+        passed = 1 - rates["drops_from_pod"] / rates["frames_from_pod"]  # DPDK counts a frame before the limit drops it
+        assert limit["used"] * passed == pytest.approx(1.0, abs=0.35)
+        shown = printed(node, "-n", "1").stdout
+        assert f"% of {rate // 1000}k" in shown
+
+
 def test_counters_of_the_database(node: Node, pods: Pods, switch: Switch, traffic: SteadyTraffic) -> None:
     """Where a bridge speaks no OpenFlow of ours, rates come from OVSDB, over the time between two writes; the sample says so."""
     switch.vsctl("set", "Bridge", "br-test", "protocols=OpenFlow15")

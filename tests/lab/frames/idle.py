@@ -6,7 +6,7 @@ import json
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,9 +46,11 @@ class Pods:
     netns: str
     made: list[Idle] = field(default_factory=list)
 
-    def attach(self, pod: str, mode: str = "client", mtu: int = 1500, **bridge: Any) -> Idle:
-        """Attach a pod with one interface; `bridge` has keys for the network's bridge."""
-        network = self.node.network("1.0.0", name=f"net-of-{pod}")
+    def attach(
+        self, pod: str, mode: str = "client", mtu: int = 1500, keys: Mapping[str, Any] | None = None, **bridge: Any
+    ) -> Idle:
+        """Attach a pod with one interface; `keys` are more of the network's, `bridge` those of its bridge."""
+        network = self.node.network("1.0.0", name=f"net-of-{pod}") | dict(keys or {})
         network["host"]["vhost"]["mode"] = mode
         network["host"] |= {"mtu": mtu, "bridge": {"bridgeName": "br-test", **bridge}}
         number = len(self.made) + 1

@@ -42,9 +42,9 @@ class Terminal:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-        self.close()
-        if error is not None:
+        if error is not None and self.master >= 0:
             error.add_note("the screen:\n" + "\n".join(self.lines()))
+        self.close()
 
     def start(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
         """Run the program."""
@@ -72,8 +72,9 @@ class Terminal:
 
     def read(self, seconds: float = 0.0) -> bytes:
         """Take in what the program has written, and wait so long for the first of it; what that was."""
-        taken = b""
-        while select.select([self.master], [], [], 0.0 if taken else seconds)[0]:
+        taken, poller = b"", select.poll()
+        poller.register(self.master, select.POLLIN)
+        while poller.poll(0 if taken else 1000 * seconds):
             try:
                 data = os.read(self.master, _READ_BYTES)
             except OSError:  # no program has it open any more

@@ -356,7 +356,10 @@ def _help(width: int) -> list[Line]:
         ("to, from the pod", "as the pod sees it: what it receives, and what it sends"),
         ("STATE", "connected: an application has the vhost-user socket; no app: none has; link up, link down: of a kernel link"),
         ("drops/s", "to: the application takes too little, or a limit; from: a limit, or the switch has no buffers"),
-        ("limit used", "the rate, as a part of the limit of that direction"),
+        (
+            "limit used",
+            "the rate, as a part of the limit of that direction; of what the pod sends, the part above 100% is dropped",
+        ),
         ("polling", "the core whose thread moves what the pod sends, and the part of its time for that, in the last 5 s"),
         ("busy", "the part of its time that a polling thread works; it polls without work, or sleeps, for the rest"),
     )

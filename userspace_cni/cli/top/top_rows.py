@@ -50,7 +50,10 @@ class TopRow:
         return sum(known) if known else None
 
     def used(self, way: str) -> float | None:
-        """The part of the limit of that direction, `to_pod` or `from_pod`, that it carries; None without limit or rate."""
+        """The part of the limit of that direction, `to_pod` or `from_pod`, that it carries; None without limit or rate.
+
+        More than 1 from vhost-user ports that send more: DPDK counts frames before the limit drops them.
+        """
         limit, bits = self.limits.get(way), getattr(self.rates, f"bits_{way}")
         return bits / limit.rate if limit and limit.rate and bits is not None else None
 
