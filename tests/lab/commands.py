@@ -15,7 +15,8 @@ from userspace_cni.cli.main import userspace_cni
 PROGRAM = "userspace-cni"
 REFERENCE = Path(__file__).parents[2] / "docs" / "commands.md"
 _FENCE = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_OPERATORS = frozenset({"|", ">", "<", ">>", "&&", ";"})
+_OPERATORS = frozenset("|&;<>()")
+_OF_OTHERS = "kubectl"
 
 
 def walk(
@@ -41,10 +42,11 @@ def runnable() -> dict[str, ProgramCommand]:
 
 def arguments(example: str) -> list[str]:
     """The program's arguments in a line of a shell."""
-    words = shlex.split(example)
-    assert words[0] == PROGRAM, example
-    end = next((place for place, word in enumerate(words) if word in _OPERATORS), len(words))
-    return words[1:end]
+    lexer = shlex.shlex(example, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words = list(lexer)
+    ours = words[words.index(PROGRAM) + 1 :]
+    return ours[: next((place for place, word in enumerate(ours) if _OPERATORS.issuperset(word)), len(ours))]
 
 
 def documented_examples() -> dict[str, tuple[str, ...]]:
@@ -52,7 +54,11 @@ def documented_examples() -> dict[str, tuple[str, ...]]:
     _, *sections = re.split(r"^## ", REFERENCE.read_text(), flags=re.MULTILINE)
     return {
         section.partition("\n")[0]: tuple(
-            line for fence in _FENCE.findall(section) for line in fence.splitlines() if line.startswith(PROGRAM)
+            filter(_is_example, (line for fence in _FENCE.findall(section) for line in fence.splitlines()))
         )
         for section in sections
     }
+
+
+def _is_example(line: str) -> bool:
+    return PROGRAM in line and not line.startswith(_OF_OTHERS)

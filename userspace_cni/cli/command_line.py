@@ -87,6 +87,10 @@ class ProgramGroup(ProgramCommand, click.Group):
         super().__init__(*args, **kwargs)
         self.purposes = dict(purposes or {})
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names that a shell completes."""
+        return [*super().list_commands(ctx), HELP]
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command, or `help`, which each group has."""
         found = super().get_command(ctx, cmd_name)

@@ -247,6 +247,13 @@ def _controller() -> click.Command:
     return controller_command
 
 
+@defer(userspace_cni, "completion", "Print the script by which a shell completes commands and names.")
+def _completion() -> click.Command:
+    from userspace_cni.cli.completion import completion_command
+
+    return completion_command
+
+
 def run() -> int:
     """Run the command line of this process; the exit code. Ctrl-C ends it quietly with 130, a closed or full stdout with 1."""
     return run_program(userspace_cni)

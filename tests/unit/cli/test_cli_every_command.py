@@ -28,7 +28,12 @@ DEMANDING = {
 """Commands that cannot be called without arguments."""
 SERVICES = {"agent", "controller", "ovn watch", "ovn gateway-helper"}
 """They run until SIGTERM where nothing keeps them from it."""
+ENDING = {"top": 2}
+"""Which example ends by itself, if that is not the first."""
+STREAMS = {"top"}
+"""Their JSON is an object a line."""
 WITHOUT_SETTINGS = {
+    "completion",
     "kubevirt define",
     "kubevirt lint",
     "kubevirt manifests",
@@ -50,6 +55,8 @@ WITHOUT_NODE = {
 
 0 where records, settings or files answer and are empty, 1 where they say that what the example names is not there.
 """
+NAMELESS = {"capture words", "enter command", "ovn trace source", "ovn trace target", "routes explain dst"}
+"""Arguments that name nothing of this node."""
 ROUTE = """
 apiVersion: k8s.ovn.org/v1
 kind: Route
@@ -87,9 +94,10 @@ def call(*words: str) -> Ended:
 
 
 def example_of(words: str) -> list[str]:
-    """The arguments of the first example, which ask for JSON if the command can give it."""
+    """The arguments of an example, which ask for JSON if the command can give it."""
     command = COMMANDS[words]
-    found = [each.replace("eth1", "no-nic0") for each in arguments(command.examples[0]) if each != "--json"]
+    example = command.examples[ENDING.get(words, 0)]
+    found = [each.replace("eth1", "no-nic0") for each in arguments(example) if each != "--json"]
     options = {name for each in command.params for name in each.opts}
     return found + [each for each in ("--json", "--yes") if each in options and each not in found]
 
@@ -155,6 +163,17 @@ def test_each_command_has_examples_that_parse(words: str) -> None:
                 context = below.make_context(word, rest, parent=context)
         except click.BadParameter as error:
             assert "does not exist" in error.message, example  # noqa: PT017 - a file of the example
+
+
+def test_each_argument_can_be_completed() -> None:
+    """A shell is offered what an argument can be: a choice, a file, or names of this node."""
+    arguments_of = {
+        f"{words} {each.name}": each
+        for words, command in COMMANDS.items()
+        for each in command.params
+        if isinstance(each, click.Argument) and not isinstance(each.type, (click.Choice, click.Path))
+    }
+    assert {name for name, each in arguments_of.items() if each._custom_shell_complete is None} == NAMELESS
 
 
 # -- wrong calls ---------------------------------------------------------------------------------------------------------
@@ -232,7 +251,8 @@ def _be_nobody(directory: str, environ: Mapping[str, str], calls: list[list[str]
         os.setresuid(65534, 65534, 65534)
     os.environ |= environ
     os.chdir(directory)
-    answer.send([call(*each) for each in calls])
+    for each in calls:
+        answer.send(call(*each))
 
 
 def as_nobody(directory: Path, calls: list[list[str]], **environ: str) -> list[Ended]:
@@ -256,11 +276,16 @@ def as_nobody(directory: Path, calls: list[list[str]], **environ: str) -> list[E
     )
     process.start()
     tells.close()
+    ended: list[Ended] = []
     try:
-        ended: list[Ended] = hears.recv()
+        for each in calls:
+            assert hears.poll(60), f"{each} does not end: give it an example that does, or name it in SERVICES"
+            ended.append(hears.recv())
     finally:
-        hears.close()
+        if len(ended) < len(calls):
+            process.kill()
         process.join(60)
+        hears.close()
     assert process.exitcode == 0
     return ended
 
@@ -309,4 +334,5 @@ def test_neither_agent_nor_switch(place: Path) -> None:
     assert codes == {words: WITHOUT_NODE.get(words, 3) for words in tested}
     for words, each in zip(tested, ended, strict=True):
         if takes_json(words):
-            json.loads(each.stdout)
+            for value in each.stdout.splitlines() if words in STREAMS else [each.stdout]:
+                json.loads(value)

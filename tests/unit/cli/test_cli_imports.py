@@ -58,6 +58,7 @@ HELP = {
     "routes manifests": {"yaml"},
     "setup dpdk": STORE,
     "status": {"localdb"},
+    "support": {"yaml"},
     "uninstall": STORE,
     "uplink": STORE,
     "uplink add": STORE,

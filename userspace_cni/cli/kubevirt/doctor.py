@@ -21,6 +21,7 @@ from userspace_cni.base.process_users import read_user
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
 from userspace_cni.cli.kubevirt.plugins import judge_plugins
+from userspace_cni.cli.name_completion import vm_names
 from userspace_cni.cli.node.socket_parties import UnixSockets, look
 from userspace_cni.cli.site import (
     SWITCH_S,
@@ -67,7 +68,7 @@ _SELINUX: Final = "/sys/fs/selinux/enforce"
         "userspace-cni kubevirt doctor --notes --json",
     ),
 )
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=vm_names)
 @click.option("--guest", metavar="SIZE", help="Memory of a VM that is to be started, as 4Gi: are there huge pages for it?")
 @click.option("--notes", "with_notes", is_flag=True, help="Also show notes that are not faults of the node.")
 @click.option("--json", "in_json", is_flag=True, help="As a JSON object.")

@@ -22,7 +22,7 @@ from userspace_cni.diagnosis.node_map import has_fault
     examples=(
         "userspace-cni map > node.svg",
         "userspace-cni map --html node.html",
-        """userspace-cni map --json | jq '.bridges[].ports[] | select(.state == "error")'""",
+        "userspace-cni map --json --seconds 0",
     ),
 )
 @click.option(

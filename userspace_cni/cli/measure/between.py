@@ -15,6 +15,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, USAGE
+from userspace_cni.cli.name_completion import attachment_names, bridge_names
 from userspace_cni.cli.site import CommandRefused, Site
 from userspace_cni.probe import opening
 from userspace_cni.probe.ending import EndingSignals
@@ -29,9 +30,10 @@ _TIDY_S: Final = 5.0
 def between_ports(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options of every command between two ports: `names`, `bridge`, `size`, `as_json`."""
     options = (
-        click.argument("names", nargs=-1, metavar="[A B]"),
+        click.argument("names", nargs=-1, metavar="[A B]", shell_complete=attachment_names),
         click.option(
             "--bridge",
+            shell_complete=bridge_names,
             metavar="BRIDGE",
             help="Without A and B: two temporary ports on this bridge, not on one made for them.",
         ),

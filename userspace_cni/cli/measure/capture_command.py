@@ -12,6 +12,7 @@ from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.measure import between, outputs, tcpdump
 from userspace_cni.cli.measure.seconds import SecondsRange
+from userspace_cni.cli.name_completion import attachment_names, file_names
 from userspace_cni.cli.site import CommandRefused, NodeCommand, open_site
 from userspace_cni.probe import capture
 from userspace_cni.probe.capture import CaptureFigures, CaptureOptions
@@ -31,9 +32,9 @@ _SNAPLEN_MIN: Final = 14
         "userspace-cni capture web-1/net1 'host 10.0.0.1 and tcp port 80' | wireshark -k -i -",
     ),
 )
-@click.argument("name", metavar="POD/IF")
+@click.argument("name", metavar="POD/IF", shell_complete=attachment_names)
 @click.argument("words", nargs=-1, metavar="[FILTER]...")
-@click.option("--write", metavar="FILE", help="Write a pcap file; - for stdout.")
+@click.option("--write", metavar="FILE", shell_complete=file_names, help="Write a pcap file; - for stdout.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after so many frames.")
 @click.option("--seconds", type=SecondsRange(0.1, 86400), help="End after so long.")
 @click.option("--snaplen", type=click.IntRange(_SNAPLEN_MIN, SNAPLEN_MAX), default=SNAPLEN_MAX, metavar="BYTES",

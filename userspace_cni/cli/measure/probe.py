@@ -12,6 +12,7 @@ from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, INTERRUPTED, UNREACHABLE
 from userspace_cni.cli.measure.between import MAKING
 from userspace_cni.cli.measure.seconds import SecondsRange
+from userspace_cni.cli.name_completion import bridge_names
 from userspace_cni.cli.site import NodeCommand, open_site
 from userspace_cni.cli.view import Cell
 from userspace_cni.probe import histogram
@@ -45,7 +46,7 @@ _STYLES: Final = {"forwards": "green", "dead": "red", "unknown": "yellow"}
         "userspace-cni probe br0 --count 100 --timeout 30 --json",
     ),
 )
-@click.argument("bridges", nargs=-1, metavar="[BRIDGE]...")
+@click.argument("bridges", nargs=-1, metavar="[BRIDGE]...", shell_complete=bridge_names)
 @click.option("--timeout", "timeout_s", type=SecondsRange(0.1, 3600), default=TIMEOUT_S, metavar="SECONDS",
               show_default=True, help="What each stage may take.")  # fmt: skip
 @click.option("--count", type=click.IntRange(1, 1_000_000), default=COUNT, metavar="N", show_default=True,

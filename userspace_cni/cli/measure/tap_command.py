@@ -25,6 +25,7 @@ from userspace_cni.base.signals import Signals
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.measure.seconds import SecondsRange
+from userspace_cni.cli.name_completion import directory_names, file_names
 from userspace_cni.cli.site import CommandRefused, NodeCommand, require_net_admin
 from userspace_cni.pod.waiting import Waiting
 
@@ -75,7 +76,7 @@ def _octal(_: click.Context, __: click.Parameter, text: str) -> int:
         "userspace-cni tap",
     ),
 )
-@click.argument("socket", required=False, default="", metavar="[SOCKET]")
+@click.argument("socket", required=False, default="", metavar="[SOCKET]", shell_complete=file_names)
 @click.option("--interface", default="", metavar="NAME", help="Without SOCKET: which of the pod's interfaces, if it has several.")
 @click.option(
     "--wait",
@@ -85,9 +86,20 @@ def _octal(_: click.Context, __: click.Parameter, text: str) -> int:
     metavar="SECONDS",
     help="Without SOCKET: how long to wait to be told of it.",
 )
-@click.option("--annotations", default="", metavar="FILE", help="Without SOCKET: the pod's annotations (downward API).")
 @click.option(
-    "--dir", "directory", default="", metavar="DIR", help="Without SOCKET: where sockets and configData-*.json files are."
+    "--annotations",
+    default="",
+    shell_complete=file_names,
+    metavar="FILE",
+    help="Without SOCKET: the pod's annotations (downward API).",
+)
+@click.option(
+    "--dir",
+    "directory",
+    default="",
+    shell_complete=directory_names,
+    metavar="DIR",
+    help="Without SOCKET: where sockets and configData-*.json files are.",
 )
 @click.option("--name", default="", metavar="NAME", help="The link's name; by default the interface's, else the kernel chooses.")
 @click.option(

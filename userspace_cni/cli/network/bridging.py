@@ -16,6 +16,7 @@ from userspace_cni.base.provider_networks import MoveAddresses, ProviderNetwork,
 from userspace_cni.base.settings import load
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
+from userspace_cni.cli.name_completion import nic_names
 from userspace_cni.cli.network import network_status, uplink_commands
 from userspace_cni.cli.network.own_settings import append_table
 from userspace_cni.cli.site import CommandRefused, NodeCommand, Site, open_site
@@ -34,7 +35,7 @@ _MOVES = {"no": "false", "yes": "true", "primary": '"primary"'}
         "userspace-cni nic-to-bridge eth1 --persist",
     ),
 )
-@click.argument("nic")
+@click.argument("nic", shell_complete=nic_names)
 @click.option("--persist", is_flag=True, help="Write it into the settings file, so that it is there after a boot, too.")
 @click.option(
     "--move-addresses",

@@ -19,6 +19,7 @@ from userspace_cni.cli import view
 from userspace_cni.cli.agent_client import DeadAgent, NoAgent
 from userspace_cni.cli.command_line import ProgramGroup
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
+from userspace_cni.cli.name_completion import file_names, uplink_names
 from userspace_cni.cli.network import network_status
 from userspace_cni.cli.site import CommandRefused, NodeCommand, Site, open_site
 from userspace_cni.network import commanded
@@ -42,7 +43,7 @@ def uplink_command() -> None:
 @uplink_command.command(
     "status", cls=NodeCommand, short_help="Show the state of the node's uplinks.", examples=("userspace-cni uplink status net1",)
 )
-@click.argument("name", required=False, metavar="[NAME]")
+@click.argument("name", required=False, metavar="[NAME]", shell_complete=uplink_names)
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def status_command(ctx: click.Context, name: str | None, as_json: bool) -> None:
@@ -67,9 +68,17 @@ def status_command(ctx: click.Context, name: str | None, as_json: bool) -> None:
         "userspace-cni uplink add net1",
     ),
 )
-@click.argument("name")
+@click.argument("name", shell_complete=uplink_names)
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and how it is undone, and do nothing.")
-@click.option("-f", "--filename", "files", multiple=True, metavar="FILE", help="Objects to be tried with --dry-run; - is stdin.")
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    shell_complete=file_names,
+    help="Objects to be tried with --dry-run; - is stdin.",
+)
 @click.pass_context
 def add_command(ctx: click.Context, name: str, dry_run: bool, files: tuple[str, ...]) -> None:
     """Apply the provider network NAME of the settings now.
@@ -99,7 +108,7 @@ def add_command(ctx: click.Context, name: str, dry_run: bool, files: tuple[str, 
 @uplink_command.command(
     "remove", cls=NodeCommand, short_help="Undo a provider network now.", examples=("userspace-cni uplink remove net1",)
 )
-@click.argument("name")
+@click.argument("name", shell_complete=uplink_names)
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @click.option("--force", is_flag=True, help="Give up moved addresses whose NIC is absent.")
 @click.pass_context

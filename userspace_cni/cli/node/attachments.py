@@ -18,6 +18,7 @@ from userspace_cni.attachment.steps import (
 )
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
+from userspace_cni.cli.name_completion import attachment_names, network_names
 from userspace_cni.cli.node import limit_words, port_words
 from userspace_cni.cli.node.quarantined import quarantined
 from userspace_cni.cli.site import NodeCommand, Site, open_site
@@ -46,8 +47,8 @@ _LOGICAL: Final = "LOGICAL"
         "userspace-cni list --json --network dpdk-net",
     ),
 )
-@click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--network", metavar="NETWORK", help="Only attachments of this network.")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=attachment_names)
+@click.option("--network", metavar="NETWORK", shell_complete=network_names, help="Only attachments of this network.")
 @click.option(
     "-o",
     "--output",
@@ -95,7 +96,7 @@ def list_command(ctx: click.Context, names: tuple[str, ...], network: str | None
 
 
 @click.command("show", cls=NodeCommand, examples=("userspace-cni show default/dpdk-app",))
-@click.argument("names", nargs=-1, metavar="NAME...", required=True)
+@click.argument("names", nargs=-1, metavar="NAME...", required=True, shell_complete=attachment_names)
 @click.option("-o", "--output", type=click.Choice(["json"]), help="json: a JSON list, one object per attachment.")
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 @click.pass_context

@@ -13,6 +13,7 @@ from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.findings import Finding
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
+from userspace_cni.cli.name_completion import attachment_names
 from userspace_cni.cli.site import NodeCommand, Site, attachment_limit, look_at_silence, open_site
 from userspace_cni.cli.view import Cell
 from userspace_cni.diagnosis.attachment_findings import check_one, findings_of, whose
@@ -22,7 +23,7 @@ _COLUMNS: Final = ("ATTACHMENT", "STEP", "WHAT", "EXPECTED", "FOUND")
 
 
 @click.command("check", cls=NodeCommand, examples=("userspace-cni check",))
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=attachment_names)
 @click.option("--json", "in_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def check_command(ctx: click.Context, names: tuple[str, ...], in_json: bool) -> None:

@@ -10,6 +10,7 @@ from userspace_cni.attachment.listing import Unresolved, select
 from userspace_cni.attachment.records import Record
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
+from userspace_cni.cli.name_completion import attachment_names
 from userspace_cni.cli.node.why_facts import WhyFacts
 from userspace_cni.cli.site import CommandRefused, NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell
@@ -25,7 +26,7 @@ from userspace_cni.diagnosis.why.paragraph import diagnosis_json, sentences
         "userspace-cni why default/dpdk-app/net1 --json",
     ),
 )
-@click.argument("names", nargs=-1, metavar="POD[/IFNAME]...", required=True)
+@click.argument("names", nargs=-1, metavar="POD[/IFNAME]...", required=True, shell_complete=attachment_names)
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
 def why_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:

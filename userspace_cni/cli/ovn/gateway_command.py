@@ -11,6 +11,7 @@ import click
 
 from userspace_cni.base.log import bind, say
 from userspace_cni.base.signals import Signals, waking
+from userspace_cni.cli.name_completion import bridge_names, nic_names
 from userspace_cni.cli.site import NodeCommand, open_site, patient
 
 PURPOSE: Final = "gateway-helper"
@@ -19,8 +20,10 @@ _STEPS_S: Final = 20.0
 
 
 @click.command("gateway-helper", cls=NodeCommand, examples=("userspace-cni ovn gateway-helper --bridge breth0 --interface eth0",))
-@click.option("--bridge", required=True, help="The bridge that the gateway router shares with this node.")
-@click.option("--interface", default="", help="Its NIC.  [default: its only one]")
+@click.option(
+    "--bridge", required=True, shell_complete=bridge_names, help="The bridge that the gateway router shares with this node."
+)
+@click.option("--interface", default="", shell_complete=nic_names, help="Its NIC.  [default: its only one]")
 @click.option("--patch", default="", help="Its patch port to OVN's bridge, of another program.  [default: a pair of our own]")
 @click.pass_context
 def helper_command(ctx: click.Context, /, bridge: str, interface: str, patch: str) -> None:

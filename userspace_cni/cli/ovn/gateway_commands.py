@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from userspace_cni.cli import view
+from userspace_cni.cli.name_completion import bridge_names, nic_names
 from userspace_cni.cli.ovn.gateway_writing import AskedGone, AskedOptions, WrittenGateway, drop_gateway, set_gateway
 from userspace_cni.cli.ovn.opened_databases import describe_changes, open_databases, show_changes
 from userspace_cni.cli.ovn.way_options import ways
@@ -22,8 +23,8 @@ from userspace_cni.cli.site import NodeCommand
     ),
 )
 @click.option("--node", default="", help="The node's name.  [default: this node's]")
-@click.option("--bridge", default="", help="The bridge that leads outside, as br-ex.")
-@click.option("--interface", default="", help="Or its NIC, which is on a bridge already.")
+@click.option("--bridge", default="", shell_complete=bridge_names, help="The bridge that leads outside, as br-ex.")
+@click.option("--interface", default="", shell_complete=nic_names, help="Or its NIC, which is on a bridge already.")
 @click.option("--ip", required=True, metavar="IP/LEN[,IP6/LEN]", help="The gateway's addresses outside.")
 @click.option("--next-hop", default="", metavar="IP[,IP6]", help="The router outside.  [default: that of the bridge]")
 @click.option("--snat/--no-snat", default=True, show_default=True, help="Whether pods leave with the gateway's address.")

@@ -19,6 +19,7 @@ from userspace_cni.cli import view
 from userspace_cni.cli.agent_client import DeadAgent, NoAgent, RoutesOff
 from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE, USAGE
 from userspace_cni.cli.manifest_files import Unreadable, name_of, read_text
+from userspace_cni.cli.name_completion import file_names
 from userspace_cni.cli.routes import route_faults
 from userspace_cni.cli.routes.asking import OFF
 from userspace_cni.cli.site import CommandRefused, NodeCommand, Site, open_site
@@ -66,7 +67,12 @@ class _RouteOutcome:
     ),
 )
 @click.option(
-    "-f", "--filename", required=True, metavar="FILE", help="Route objects or short entries, YAML or JSON; - for stdin."
+    "-f",
+    "--filename",
+    required=True,
+    metavar="FILE",
+    shell_complete=file_names,
+    help="Route objects or short entries, YAML or JSON; - for stdin.",
 )
 @click.option("--dry-run", is_flag=True, help="Apply nothing: only check it, and report what would be done.")
 @click.option("--force", is_flag=True, help="Take over fields of these Route objects that others, such as kubectl, have set.")

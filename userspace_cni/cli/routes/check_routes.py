@@ -13,6 +13,7 @@ from userspace_cni.base.findings import Finding
 from userspace_cni.base.routing import Address, Network
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
+from userspace_cni.cli.name_completion import pod_names
 from userspace_cni.cli.routes.asking import inspector, is_kept, pod_name, require_on, tell_problems
 from userspace_cni.cli.site import CommandRefused, NodeCommand, open_site
 from userspace_cni.cli.view import Cell
@@ -86,7 +87,7 @@ def _summed(found: Inspection, wrong: int) -> str:
 
 
 @click.command("explain", cls=NodeCommand, examples=("userspace-cni routes explain default/web-0 172.16.10.7",))
-@click.argument("pod", callback=pod_name, metavar="NAMESPACE/POD")
+@click.argument("pod", callback=pod_name, shell_complete=pod_names, metavar="NAMESPACE/POD")
 @click.argument("dst")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context

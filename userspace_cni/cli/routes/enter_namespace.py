@@ -10,6 +10,7 @@ import click
 from userspace_cni.base.errors import BadEnvironment, HostNamespace
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
+from userspace_cni.cli.name_completion import pod_names
 from userspace_cni.cli.routes.asking import inspector, pod_name
 from userspace_cni.cli.site import CommandRefused, NodeCommand, open_site
 from userspace_cni.routes.inspection import enter
@@ -30,7 +31,7 @@ _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
         "userspace-cni enter default/web-0 ip route show",
     ),
 )
-@click.argument("pod", callback=pod_name, metavar="NAMESPACE/POD")
+@click.argument("pod", callback=pod_name, shell_complete=pod_names, metavar="NAMESPACE/POD")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[CMD [ARG]...]")
 @click.pass_context
 def enter_command(ctx: click.Context, pod: str, command: tuple[str, ...]) -> None:

@@ -10,6 +10,7 @@ import click
 
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, USAGE
+from userspace_cni.cli.name_completion import pod_names
 from userspace_cni.cli.routes.asking import inspector, is_kept, pod_name, tell_problems
 from userspace_cni.cli.site import CommandRefused, NodeCommand, open_site
 from userspace_cni.cli.view import Cell
@@ -28,7 +29,7 @@ _SHOWN_MAX: Final = 20
         "userspace-cni routes flush --yes",
     ),
 )
-@click.option("--pod", callback=pod_name, metavar="NAMESPACE/NAME", help="Of this pod alone.")
+@click.option("--pod", callback=pod_name, shell_complete=pod_names, metavar="NAMESPACE/NAME", help="Of this pod alone.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object; only with --yes.")
 @click.pass_context

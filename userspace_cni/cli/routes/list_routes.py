@@ -14,6 +14,7 @@ import click
 
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND
+from userspace_cni.cli.name_completion import pod_names
 from userspace_cni.cli.routes.asking import ask, pod_name, tell_problems
 from userspace_cni.cli.site import CommandRefused, NodeCommand, open_site
 from userspace_cni.cli.view import Cell
@@ -40,7 +41,13 @@ _REASONS_MAX: Final = 5
         "userspace-cni routes list --pod default/web-0",
     ),
 )
-@click.option("--pod", callback=pod_name, metavar="NAMESPACE/NAME", help="Only what concerns this pod, with each route.")
+@click.option(
+    "--pod",
+    callback=pod_name,
+    shell_complete=pod_names,
+    metavar="NAMESPACE/NAME",
+    help="Only what concerns this pod, with each route.",
+)
 @click.option("--all", "each_route", is_flag=True, help="Each route of each pod.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context

@@ -44,9 +44,8 @@ IP and MAC addresses, paths. Look at the logs (agent/agent.log, switch/ovs.log) 
     "support",
     cls=NodeCommand,
     examples=(
-        "userspace-cni support",
-        "userspace-cni support --output - > node-1.tar.gz",
         "userspace-cni support --list",
+        "userspace-cni support --output node-1.tar.gz",
     ),
 )
 @click.option(
