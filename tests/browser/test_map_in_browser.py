@@ -216,6 +216,20 @@ def test_print(browser: Chromium, place: Path, ports: int, bridges: int, paper: 
     assert 0.01 < sum(each < 128 for each in grey) / len(grey) < 0.4
 
 
+def test_print_of_the_file(browser: Chromium, place: Path) -> None:
+    """The file of SVG is printed on one sheet, too."""
+    drawn, printed = place / "node.svg", place / "node.pdf"
+    drawn.write_text(write_svg(draw_picture(pictured_node(400, 3))), encoding="utf-8")
+    browser.open(drawn)
+    printed.write_bytes(browser.print_pdf())
+    facts = subprocess.run(["pdfinfo", printed], capture_output=True, text=True, check=True).stdout
+    assert ["Pages:", "1"] in [each.split() for each in facts.splitlines()]
+    assert "(A3)" in facts
+    text = subprocess.run(["pdftotext", printed, "-"], capture_output=True, text=True, check=True).stdout
+    assert "Network of node worker-1" in text
+    assert "M1: its output" in text
+
+
 def test_of_a_real_node(browser: Chromium, node: Node, sandbox: str, place: Path) -> None:
     """The file that the command writes is such a page, with the node's pods."""
     network = node.network(name="blue")

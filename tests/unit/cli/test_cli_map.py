@@ -26,9 +26,11 @@ def texts_of(svg: str) -> list[str]:
 
 
 def boxes_of(drawing: Drawing) -> list[tuple[Box, str]]:
-    """The room that each text takes at most."""
-    found = []
-    for label in (shape for item in drawing.items for shape in item.shapes if isinstance(shape, Label)):
+    """The room that each text takes at most; that of a tag has a frame."""
+    shapes = [shape for item in drawing.items for shape in item.shapes]
+    tags = [each for each in shapes if isinstance(each, Rectangle) and each.look == "tag"]
+    found = [((each.x, each.y, each.x + each.width, each.y + each.height), "a tag") for each in tags]
+    for label in (each for each in shapes if isinstance(each, Label) and each.look != "tag-text"):
         wide = measure(label.text, label.size, bold=label.bold)
         left = label.x - wide * {"start": 0, "middle": 0.5, "end": 1}[label.anchor]
         found.append(((left, label.y - label.size * 0.75, left + wide, label.y + label.size * 0.2), label.text))

@@ -24,12 +24,12 @@ WIRE: Final = 44
 _HEAD: Final = 36
 _SPINE: Final = 12
 _EDGE: Final = 14
-_RAIL: Final = 26
+_RAIL: Final = 22
 """Above each row of groups: the line by which they are joined to the spine."""
 _CONTENT: Final = _EDGE + _SPINE + 30
 """Where groups begin."""
 _GROUP_EDGE: Final = 10
-_GROUP_HEAD: Final = 36
+_TWO_LINES: Final = 36
 _APART: Final = 14
 _NOTE: Final = 20
 _ROUTER: Final = (300, 44)
@@ -112,7 +112,7 @@ def _place(
         number = len(group.ports)
         many = min(columns, ceil(number / rows))
         wide = many * (size.width + size.gap) - size.gap + 2 * _GROUP_EDGE
-        high = _GROUP_HEAD + ceil(number / many) * (size.height + size.gap) - size.gap + _GROUP_EDGE
+        high = size.head + ceil(number / many) * (size.height + size.gap) - size.gap + _GROUP_EDGE
         if x and x + wide > whole:
             x, y, tall = 0.0, y + _RAIL + tall, 0.0
         placed.append(PlacedGroup(group, _CONTENT + x, y + _RAIL, many, wide, high, router))
@@ -210,7 +210,7 @@ class PanelPainter:
         spine = self._x + _EDGE + _SPINE
         for place, placed in enumerate(self._plan.groups):
             top = self._y + placed.y
-            drop, rail = self._x + placed.x + 22, top - 12
+            drop, rail = self._x + placed.x + 22, top - 9
             points = ((spine, rail), (drop, rail), (drop, top))
             self._items.append(Item(self._id("r", place), "way", (Wire(points, "wire"),)))
             if placed.router is not None:
@@ -226,7 +226,11 @@ class PanelPainter:
         look = "group logical-group" if group.switch else "group"
         box = Rectangle(x, y, placed.width, placed.height, look, 6)
         title = Label(x + _GROUP_EDGE, y + 16, fit(group.title, room, 12, bold=True), 12, "name", bold=True)
-        under = Label(x + _GROUP_EDGE, y + 29, fit(group.subtitle, room, 10), 10, "dim")
+        if size.head >= _TWO_LINES:
+            under = Label(x + _GROUP_EDGE, y + 29, fit(group.subtitle, room, 10), 10, "dim")
+        else:
+            begin = measure(title.text, 12, bold=True) + 10
+            under = Label(x + _GROUP_EDGE + begin, y + 16, fit(group.subtitle, room - begin, 10), 10, "dim")
         facts = (("group", group.title), ("of it", group.subtitle))
         self._items.append(Item(self._id("g", place), "way", (box, title, under), title=group.title, facts=facts))
         path: tuple[str, ...] = (self._id("g", place), self._id("r", place))
@@ -234,7 +238,7 @@ class PanelPainter:
             path += (self._id("l", place), self._id("lr", placed.router))
         for number, port in enumerate(group.ports):
             left = x + _GROUP_EDGE + number % placed.columns * (size.width + size.gap)
-            top = y + _GROUP_HEAD + number // placed.columns * (size.height + size.gap)
+            top = y + size.head + number // placed.columns * (size.height + size.gap)
             found = self._id("p", place) + f"-{number}"
             told = describe(port, self._plan.bridge.name, self._mirror_facts(port))
             shapes = draw_card(port, left, top, size, self._tags(port))

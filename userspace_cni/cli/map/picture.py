@@ -15,7 +15,7 @@ from userspace_cni.cli.map.box_words import STATES, count_ports, count_states, h
 from userspace_cni.cli.map.bridge_panel import WIRE, DrawnPanel, PanelPainter, PanelPlan, plan_panel
 from userspace_cni.cli.map.drawing import Drawing, Item, Label, Rectangle, Shape, Symbol, Wire
 from userspace_cni.cli.map.outside_ports import list_outside
-from userspace_cni.cli.map.port_cards import CROWDED, DENSE, OUTSIDE_WIDTH, ROOMY, CardSize
+from userspace_cni.cli.map.port_cards import CARD_SIZES, OUTSIDE_WIDTH, CardSize
 from userspace_cni.cli.map.port_groups import group_ports, natural
 from userspace_cni.cli.map.text_widths import fit, measure
 from userspace_cni.cli.view import format_count
@@ -26,8 +26,10 @@ RATIO: Final = 2**0.5
 """Of a sheet of ISO 216 in landscape."""
 _COLUMNS: Final = range(3, 49)
 _WIDER: Final = range(6, 79, 6)
+_LEGIBLE: Final = 1480
+"""Units of the height of a sheet of A3 up to which names have six points."""
 _LANE: Final = 9
-_APART: Final = 22
+_APART: Final = 18
 _TROUBLES: Final = 6
 """Lines of what is wrong; the rest is counted."""
 _ROW: Final = 18
@@ -51,7 +53,6 @@ class _Picture:
         self._node = node
         self._ports = [port for bridge in node.bridges for port in bridge.ports]
         self._bridge_of = {port.name: bridge.name for bridge in node.bridges for port in bridge.ports}
-        self._size = DENSE if len(self._ports) >= CROWDED else ROOMY
         patches = [(port.name, port.peer) for port in self._ports if port.behind == "patch" and port.peer in self._bridge_of]
         self._pairs = sorted({(min(pair), max(pair)) for pair in patches})
         self._left = MARGIN + _LANE * len(self._pairs) + (6 if self._pairs else 0)
@@ -85,10 +86,13 @@ class _Picture:
         def plan(columns: int, size: CardSize) -> list[PanelPlan]:
             return [plan_panel(*each, logical, size, columns) for each in parts]
 
-        columns = min(_COLUMNS, key=lambda each: self._size_on_sheet(plan(each, self._size)))
-        best = plan(columns, self._size)
+        for size in CARD_SIZES:
+            columns = min(_COLUMNS, key=lambda each: self._size_on_sheet(plan(each, size)))
+            best = plan(columns, size)
+            if self._size_on_sheet(best) <= _LEGIBLE:
+                break
         for more in _WIDER:
-            wider = plan(columns, replace(self._size, width=self._size.width + more))
+            wider = plan(columns, replace(size, width=size.width + more))
             if self._size_on_sheet(wider) <= self._size_on_sheet(best):
                 best = wider
         return [replace(each, width=max(plan.width for plan in best)) for each in best]
