@@ -60,7 +60,8 @@ def test_the_cause_is_named(switch: Switch, broken: Break) -> None:
     with breakable(switch, broken.kind) as node:
         pod = node.pods[broken.kind]
         well = node.command("why", pod.name)
-        assert (well.returncode, well.stderr) == (0, ""), (well.stdout, well.stderr)
+        assert well.returncode == 0, (well.stdout, well.stderr)
+        assert [line for line in well.stderr.splitlines() if not line.startswith("looking at ")] == []  # on a busy machine
         assert "Nothing wrong was found." in well.stdout
         broken.make(node, pod)
         name = broken.asks or pod.name

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.errors import UserspaceError
-from userspace_cni.base.limits import Limits
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.cni.conflist import plugins_of
 from userspace_cni.cni.options import Options, read_options
@@ -22,6 +21,7 @@ from userspace_cni.cni.request import Environment, Request, read_network
 from userspace_cni.consumers import CONSUMERS
 from userspace_cni.node.pod_logical_port import place_options
 from userspace_cni.node.remarks import remarks_on
+from userspace_cni.node.seen_annotations import say_limits
 
 if TYPE_CHECKING:
     from userspace_cni.node.installation import Installation
@@ -100,19 +100,13 @@ def _pairs(options: Options, port: OvsPort, record: Record) -> dict[str, tuple[s
         "host.bridge.bridgeName": (options.bridge, port.bridge),
         "host.iftype": ("veth" if options.link else "vhostuser", kind),
         "ovn": ("a logical port" if options.ovn else "no logical port", "a logical port" if port.logical else "no logical port"),
-        "bandwidth": (_limits(options.bandwidth.network), _limits(port.terms.network)),
+        "bandwidth": (say_limits(options.bandwidth.network), say_limits(port.terms.network)),
     }
     if not options.addresses_noted:
         found["host.bridge (VLANs)"] = (_vlan(options.vlan), _vlan(port.vlan))
     if options.mtu and port.interface.mtu:
         found["host.mtu"] = (str(options.mtu), str(port.interface.mtu))
     return found
-
-
-def _limits(limits: Limits) -> str:
-    directions = (("to the pod", limits.to_pod), ("from the pod", limits.from_pod))
-    rates = [f"{way} {rate.rate} bit/s (burst {rate.burst} bits)" for way, rate in directions if rate]
-    return ", ".join([*rates, *(["netem"] if limits.netem else [])]) or "none"
 
 
 def _vlan(vlan: Vlan) -> str:

@@ -23,7 +23,7 @@ from userspace_cni.host.pod_net.pod_states import PodState, read_pod_state
 if TYPE_CHECKING:
     from userspace_cni.node.installation import Installation
 
-_DUPLICATE_S: Final = 0.3
+_DUPLICATE_S: Final = 0.15
 _GATEWAYS_S: Final = 1.5
 _GATEWAYS_MAX: Final = 16
 

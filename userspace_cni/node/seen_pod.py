@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from userspace_cni.attachment.facts import Pod
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.root import HostRoot
 from userspace_cni.host.runtimes.cni_cache import CniCache
@@ -32,7 +33,8 @@ class SeenContainer:
 
 @dataclass(frozen=True)
 class SeenPod:
-    """A pod. `node`: "" before it is scheduled; `networks`: what its annotation asks Multus for."""
+    """A pod. `node`: "" before it is scheduled; `networks`: what its annotation asks Multus for; `view`: what an ADD reads of
+    it."""
 
     namespace: str
     name: str
@@ -43,6 +45,7 @@ class SeenPod:
     lacks_hugepages: bool = False
     deleting: bool = False
     containers: tuple[SeenContainer, ...] = ()
+    view: Pod = field(default_factory=Pod)
 
 
 def see_pod(client: KubeClient, namespace: str, name: str, deadline: Deadline) -> SeenPod | None:
@@ -63,6 +66,7 @@ def see_pod(client: KubeClient, namespace: str, name: str, deadline: Deadline) -
         pod.lacks_hugepages,
         pod.deleting,
         tuple(map(_container, statuses)),
+        pod,
     )
 
 

@@ -161,3 +161,40 @@ def break_definition_misspelt(node: BreakableNode, pod: RunningPod) -> None:
     network = json.loads(made["spec"]["config"])
     network["host"]["brigde"] = {}
     node.api.add({**made, "spec": {"config": json.dumps(network)}}, "default")
+
+
+def _ask_for(node: BreakableNode, pod: RunningPod, rate: str) -> None:
+    """The pod's annotation asks for this limit towards it."""
+    asked = json.dumps({"net1": {"ingressRate": rate}})
+    node.api.change("default", pod.name, {"metadata": {"annotations": {"userspace/bandwidth": asked}}})
+
+
+@breaks("plain", "annotation-refused", "is refused, and the port keeps what it had", "fast")
+def break_annotation_that_is_no_number(node: BreakableNode, pod: RunningPod) -> None:
+    """The pod's author has written a limit into its annotations that is no number, after it was attached."""
+    _ask_for(node, pod, "fast")
+
+
+@breaks("plain", "agent-dead", "ask for the limit to the pod 30000000 bit/s", "where it has none", "that is not applied")
+def break_annotation_without_an_agent(node: BreakableNode, pod: RunningPod) -> None:
+    """The pod's author asks for a limit, and no agent runs that could set it."""
+    node.kill_agent()
+    _ask_for(node, pod, "30M")
+
+
+@breaks("plain", "add-refused", "(code 11)", "has no annotation", asks="late")
+def break_addresses_never_noted(node: BreakableNode, pod: RunningPod) -> None:
+    """The network's addresses are in the pod's annotations, and the controller that writes them does not run."""
+    late = node.prepare("plain", "late")
+    network = {key: value for key, value in late.network.items() if key != "ipam"}
+    late.network = {**network, "addresses": "annotations"}
+    _restart(node, DEADLINE_S="8", KUBEOVN_ANNOTATIONS="true")
+    assert node.attach(late).code == 11
+
+
+@breaks("plain", "add-refused", "(code 7)", "fast", asks="greedy")
+def break_limit_that_is_no_number(node: BreakableNode, pod: RunningPod) -> None:
+    """The pod's author has written a limit that is no number: its ADD is refused."""
+    greedy = node.prepare("plain", "greedy")
+    _ask_for(node, greedy, "fast")
+    assert node.attach(greedy).code == 7

@@ -270,6 +270,7 @@ def _with_network(sight: AttachmentSight, facts: NetworkFacts, ovn: OvnFacts) ->
             link=_asked(facts.see_link, record),
             specs=_asked(facts.see_specs, record),
             routes=_asked(facts.see_routes, record),
+            annotations=_asked(facts.see_annotations, record, sight.pod),
             definition=_asked(facts.see_definition, record, sight.pod),
             chassis=None if away else _asked(ovn.see_chassis, record),
             logical=None if away else _asked(ovn.see_row, record),

@@ -18,6 +18,7 @@ from userspace_cni.diagnosis.why.attachment_sight import ChassisSight, Fact, kno
 from userspace_cni.node.seen_pod import SeenPod
 
 if TYPE_CHECKING:
+    from userspace_cni.node.seen_annotations import SeenAnnotations
     from userspace_cni.node.seen_definition import SeenDefinition
     from userspace_cni.node.seen_link import SeenLink
     from userspace_cni.node.seen_specs import SeenSpec
@@ -96,6 +97,15 @@ class NetworkFacts:
         from userspace_cni.routes.seen_routes import see_pod_routes
 
         return see_pod_routes(told, record.container_id, here)
+
+    def see_annotations(self, record: Record, pod: Fact[SeenPod]) -> SeenAnnotations | None:
+        """What the pod asks for now; None while the pod is not known, and of an attachment that is not ready."""
+        seen = known(pod)
+        if seen is None or record.state != "ready":
+            return None
+        from userspace_cni.node.seen_annotations import see_annotations
+
+        return see_annotations(seen.view, record, self._site.settings)
 
     def see_definition(self, record: Record, pod: Fact[SeenPod]) -> SeenDefinition | None:
         """The definition by which the pod asked for the interface; None where that is not known, or may not be read."""

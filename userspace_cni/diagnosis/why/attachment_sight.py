@@ -19,6 +19,7 @@ from userspace_cni.node.pod_processes import PodProcesses
 from userspace_cni.node.seen_pod import SeenPod
 
 if TYPE_CHECKING:
+    from userspace_cni.node.seen_annotations import SeenAnnotations
     from userspace_cni.node.seen_definition import SeenDefinition
     from userspace_cni.node.seen_link import SeenLink
     from userspace_cni.node.seen_specs import SeenSpec
@@ -127,6 +128,7 @@ class Sight:
         "link": "the kernel link",
         "specs": "the node's own network",
         "routes": "the agent about routes",
+        "annotations": "the pod's annotations",
         "definition": "the network's definition",
         "chassis": "OVN on this node",
         "logical": "OVN's northbound database",
@@ -171,6 +173,7 @@ class AttachmentSight(Sight):
     link: Fact[SeenLink] = None
     specs: Fact[tuple[SeenSpec, ...]] = None
     routes: Fact[SeenRoutes] = None
+    annotations: Fact[SeenAnnotations] = None
     definition: Fact[SeenDefinition] = None
     chassis: Fact[ChassisSight] = None
     logical: Fact[NorthboundPort] = None

@@ -11,7 +11,7 @@ from userspace_cni.base.findings import SEVERITIES, Finding
 from userspace_cni.diagnosis.why.absent_causes import judge_refusals, judge_unknown, judge_whereabouts
 from userspace_cni.diagnosis.why.attachment_sight import AbsentSight, AttachmentSight, Findings
 from userspace_cni.diagnosis.why.bridge_causes import OF_BRIDGES
-from userspace_cni.diagnosis.why.definition_causes import judge_definition
+from userspace_cni.diagnosis.why.definition_causes import judge_annotations, judge_definition
 from userspace_cni.diagnosis.why.link_causes import judge_guard, judge_link, judge_shaper
 from userspace_cni.diagnosis.why.node_causes import judge_agent, judge_store, judge_switch
 from userspace_cni.diagnosis.why.ovn_causes import judge_ovn
@@ -50,6 +50,7 @@ JUDGES: Final[tuple[Callable[[AttachmentSight], Findings], ...]] = (
     judge_ovn,
     judge_specs,
     judge_routes,
+    judge_annotations,
     judge_definition,
     judge_rest,
     judge_store,

@@ -1,4 +1,4 @@
-"""What of the API's objects can be the cause: a network definition that was changed or deleted since the pod's ADD. Pure."""
+"""What of the API's objects can be the cause: the pod's annotations, and its network's definition since its ADD. Pure."""
 
 from __future__ import annotations
 
@@ -36,3 +36,21 @@ def judge_definition(sight: AttachmentSight) -> Findings:
         )
     else:
         yield sight.well("definition", f"network definition {seen.name}")
+
+
+def judge_annotations(sight: AttachmentSight) -> Findings:
+    """What the pod asks for while it lives: limits and mirrors."""
+    seen, record, agent = known(sight.annotations), sight.record, known(sight.agent)
+    if seen is None:
+        return
+    pod = f"-n {record.pod_namespace} pod {record.pod_name}"
+    if seen.refused:
+        message = f"what the pod's annotations ask for is refused, and the port keeps what it had: {seen.refused}"
+        remedy = f"correct the annotation (`kubectl annotate --overwrite {pod}`); `kubectl describe {pod}` has the events"
+        yield sight.found("annotation-refused", message, remedy, "the limit or the mirror that was asked for is not in force")
+    elif seen.pending:
+        message = f"the pod's annotations ask for {'; '.join(seen.pending)}, and that is not applied"
+        serves = agent is not None and agent.state == "ready"
+        soon = "the agent applies it within moments; its log says why it does not"
+        remedy = soon if serves else "start the agent, which applies it"
+        yield sight.found("annotation-pending", message, remedy, "the former limits and mirrors are in force", "warning")
