@@ -16,6 +16,7 @@ from tests.lab.frames.idle import Idle, Pods, pods_on
 from tests.lab.frames.steady import SIZE, SteadyTraffic, steady_traffic
 from tests.lab.node.node import Node
 from tests.lab.screens.terminal import SECONDS, Terminal
+from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch, wait_until
 from tests.lab.switch.vhost_ports import BRIDGE, CLIENT, add_bridge
 
@@ -97,6 +98,31 @@ def test_rates_are_true(node: Node, pair: tuple[Idle, Idle], traffic: SteadyTraf
     assert 0 < found[-1]["vswitchd"]["up_s"] < 86400
     assert found[-1]["agent"]["state"] == "none"
     assert found[-1]["problems"] == {}
+
+
+def test_uplinks(node: Node, traffic: SteadyTraffic, switch: Switch, veths: Veths) -> None:
+    """What leaves the node by a NIC of a bridge is told beside it, and is not counted as a pod's."""
+    veths.add("nic")
+    marks = ["external_ids:owner=userspace-cni", "external_ids:owner-kind=node", "external_ids:spec=uplink"]
+    switch.vsctl("add-port", "br-test", "nic", "--", "set", "Port", "nic", *marks, "--", "set", "Interface", "nic", *marks)
+    switch.vsctl("set", "Interface", "nic", "type=system")
+    stranger = bytes.fromhex("02000000007702000000000188b5") + bytes(60)
+
+    def left() -> dict[str, Any] | None:
+        traffic.first.pairs[0].send_frames([stranger])  # goes to all ports, as no one has that address
+        [sample] = samples(node, "-n", "1")
+        uplinks: list[dict[str, Any]] = sample["uplinks"]
+        assert "nic" not in {each["port"] for each in sample["attachments"]}
+        return uplinks[0] if uplinks and uplinks[0]["rates"]["frames_out"] is not None else None
+
+    try:
+        found = wait_until(left, SECONDS, "the uplink counted")
+        shown = printed(node, "-n", "1").stdout
+    finally:
+        switch.vsctl("del-port", "br-test", "nic")
+    assert (found["name"], found["bridge"]) == ("nic", "br-test")
+    assert set(found["rates"]) == {f"{what}_{way}" for what in ("frames", "bits", "drops") for way in ("in", "out")} | {"errors"}
+    assert "nic on br-test" in shown
 
 
 def test_polling_threads_and_drops(node: Node, pair: tuple[Idle, Idle], traffic: SteadyTraffic) -> None:

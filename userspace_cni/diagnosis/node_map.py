@@ -259,7 +259,7 @@ class _Mapping:
     def _others(self, port: SwitchBridgePort) -> MapPort:
         """A port of the node itself, of a test of ours, or of another program."""
         first = port.interfaces[0] if port.interfaces else SwitchInterface(port.name, "")
-        behind, own = _behind(port, first), self._own.get(port.name, ())
+        behind, own = find_behind(port, first), self._own.get(port.name, ())
         states = [self._state(each) for each in port.interfaces] or [self._absent]
         if behind in ("node", "other") and port.name not in self._own:
             states = ["off" if each == "down" else each for each in states]
@@ -309,7 +309,8 @@ def has_fault(found: NodeMap) -> bool:
     return wrong or bool(found.faults) or found.vswitchd == "dead"
 
 
-def _behind(port: SwitchBridgePort, first: SwitchInterface) -> Behind:
+def find_behind(port: SwitchBridgePort, first: SwitchInterface) -> Behind:
+    """What is behind the port, of which that is the first interface."""
     if first.type in ("patch", *_TUNNELS):
         return "patch" if first.type == "patch" else "tunnel"
     if port.owner == "run":

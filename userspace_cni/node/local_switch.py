@@ -142,9 +142,12 @@ class LocalSwitch:
 
         return ask_all(self.ports.client, self.ports.daemon.rundir, Deadline.after(_COUNTERS_S))
 
-    def counters(self) -> list[Counters]:
-        """The switch's counters of our ports. Raises Unavailable and SwitchRefused."""
-        return self.ports.read_counters(Deadline.after(_COUNTERS_S))
+    def counters(self, *, others: bool = False) -> list[Counters]:
+        """The switch's counters of our ports; `others`: of uplinks and ports of other programs, too, where ovs-vswitchd is asked.
+
+        Raises Unavailable and SwitchRefused.
+        """
+        return self.ports.read_counters(Deadline.after(_COUNTERS_S), others=others)
 
     def list_counted(self) -> list[Counters] | None:
         """As `counters`, None where the switch does not answer."""

@@ -16,6 +16,7 @@ from userspace_cni.attachment.records import Record
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.polling import PollingReading
+from userspace_cni.base.switch_bridges import SwitchBridge
 from userspace_cni.fastpath.memory import hugepages
 from userspace_cni.fastpath.memory.hugepages import HugepagePool
 from userspace_cni.node.port_rates import WRITTEN_S, CountersReading
@@ -35,8 +36,8 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Traffic:
     """One look. `at`: on the monotonic clock. `vswitchd` and `reason`: whether ovs-vswitchd lives, as of `Liveness`; `up_s`: for
-    how long, None while it does not. `ports`: what OVSDB has of our ports, `marks` their marks, by name. `problems`: why `ovsdb`,
-    `counters` or `threads` could not be asked; what depends on it is None then."""
+    how long, None while it does not. `ports`: what OVSDB has of our ports, `marks` their marks, by name; `bridges`: all bridges
+    with all ports. `problems`: why `ovsdb`, `counters` or `threads` could not be asked; what depends on it is None then."""
 
     at: float
     vswitchd: str
@@ -44,6 +45,7 @@ class Traffic:
     up_s: float | None = None
     records: tuple[Record, ...] = ()
     ports: Mapping[str, KnownPort] | None = None
+    bridges: tuple[SwitchBridge, ...] = ()
     marks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     counters: CountersReading | None = None
     threads: PollingReading | None = None
@@ -67,6 +69,7 @@ class TrafficLooks:
         self._due = 0.0
         self._records: tuple[Record, ...] = ()
         self._limited: tuple[LimitedDirection, ...] = ()
+        self._bridges: tuple[SwitchBridge, ...] = ()
 
     def look(self) -> Traffic:
         """One look. Raises UserspaceError for records that cannot be read; all else is a problem of the part."""
@@ -80,7 +83,9 @@ class TrafficLooks:
         counted = self._ask("counters", lambda: self._counters(liveness)) if serves and known is not None else None
         threads = self._ask("threads", lambda: ports.read_polling_threads(self._patient(1), lately=True)) if serves else None
         if now >= self._due:
-            self._limited = tuple(self._node.switch.list_limited(self._records)) if serves and known is not None else ()
+            asked = serves and known is not None
+            self._limited = tuple(self._node.switch.list_limited(self._records)) if asked else ()
+            self._bridges = self._ask("ovsdb", self._node.switch.list_bridges) or () if asked else ()
             self._due = now + RARELY_S
         return Traffic(
             at=now,
@@ -89,6 +94,7 @@ class TrafficLooks:
             up_s=max(0.0, time.time() - liveness.born / 1e9) if liveness.process and liveness.born else None,
             records=self._records,
             ports=known,
+            bridges=self._bridges,
             marks=ports.list_owned() if known is not None and ports.client.connected else {},
             counters=counted,
             threads=threads,
@@ -111,7 +117,7 @@ class TrafficLooks:
 
     def _counters(self, liveness: DaemonLiveness) -> CountersReading:
         begin = time.monotonic()
-        counted = self._node.switch.counters()
+        counted = self._node.switch.counters(others=True)
         at = (begin + time.monotonic()) / 2
         of_now = all(each.of_now for each in counted)
         statistics = {each.name: each.statistics for each in counted}

@@ -59,15 +59,16 @@ class LimitDrops:
     from_pod: int | None
 
 
-def ask(client: SwitchClient, rundir: str, deadline: Deadline) -> list[Counters]:
-    """The counters of the ports with our owner mark; `rundir`: where bridges have their management sockets.
+def ask(client: SwitchClient, rundir: str, deadline: Deadline, *, others: bool = False) -> list[Counters]:
+    """The counters of the ports with our owner mark; `rundir`: where bridges have their management sockets. `others`: with every
+    other interface, too, where ovs-vswitchd is asked.
 
     A resident client asks ovs-vswitchd; OVSDB where that is out of reach or speaks no version of OpenFlow with these counters.
     Raises Unavailable and SwitchRefused.
     """
     if client.resident and client.remote.startswith("unix:"):
         try:
-            return _ask_bridges(client, rundir, deadline)
+            return _ask_bridges(client, rundir, deadline, others=others)
         except SwitchRefused:
             pass  # an administrator allows only other versions of OpenFlow
         except Unavailable as error:
@@ -76,10 +77,11 @@ def ask(client: SwitchClient, rundir: str, deadline: Deadline) -> list[Counters]
     return _ask_database(client, deadline)
 
 
-def _ask_bridges(client: SwitchClient, rundir: str, deadline: Deadline) -> list[Counters]:
+def _ask_bridges(client: SwitchClient, rundir: str, deadline: Deadline, *, others: bool) -> list[Counters]:
+    from userspace_cni.switch.ovsdb.bridge_reads import list_numbered
     from userspace_cni.switch.ovsdb.switch_reads import list_counted_ports
 
-    ports = client.require_session().look(list_counted_ports)
+    ports = client.require_session().look(list_numbered if others else list_counted_ports)
     asked = [ask_bridge(f"{rundir}/{bridge}.mgmt", of, deadline) for bridge, of in ports.items()]
     return [each for group in asked for each in group]
 

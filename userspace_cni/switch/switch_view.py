@@ -221,11 +221,11 @@ class SwitchView:
 
         return counters.ask_drops(self.client, self.daemon, deadline)
 
-    def read_counters(self, deadline: Deadline) -> list[Counters]:
-        """The switch's counters of the ports with our owner mark. Raises Unavailable and SwitchRefused."""
+    def read_counters(self, deadline: Deadline, *, others: bool = False) -> list[Counters]:
+        """As `counters.ask`. Raises Unavailable and SwitchRefused."""
         from userspace_cni.switch import counters
 
-        return counters.ask(self.client, self.daemon.rundir, deadline)
+        return counters.ask(self.client, self.daemon.rundir, deadline, others=others)
 
     def read_polling_threads(self, deadline: Deadline, *, lately: bool = False) -> PollingReading:
         """As `polling_threads.read_polling_threads`. Raises Unavailable and SwitchRefused."""

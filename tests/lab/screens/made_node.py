@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from userspace_cni.base.polling import PolledQueue, PollingReading, PollingThread
 from userspace_cni.cli.top.top_layout import TopPicture
-from userspace_cni.cli.top.top_rows import LimitUse, RowChoice, TopRow, choose
+from userspace_cni.cli.top.top_rows import LimitUse, RowChoice, TopRow, TopUplink, choose
 from userspace_cni.fastpath.memory.hugepages import HugepagePool
 from userspace_cni.node.port_rates import CountersReading, TrafficRates, total
 from userspace_cni.node.traffic import Traffic
@@ -23,6 +23,10 @@ _PODS = (
     ("lab/pktgen-1/net1", "lab", 1_150_000, 0, 64, 0, 0),
     ("tenant-a/router-vm/net1", "tenant-a", 12_400, 9_800, 610, 0, 0),
     ("tenant-b/firewall-vm/net1", "tenant-b", 43, 41, 98, 0, 0),
+)
+_UPLINKS = (
+    TopUplink("ens1f0np0", "br-int", "up", TrafficRates(2_390_000.0, 2_400_000.0, 10.31e9, 9.86e9, 0.0, 0.0)),
+    TopUplink("ens1f1np1", "br-int", "up", TrafficRates(83_000.0, 82_000.0, 789e6, 781e6, 0.0, 120.0)),
 )
 
 
@@ -71,6 +75,7 @@ def made_picture(choice: RowChoice | None = None, rows: Sequence[TopRow] | None 
         agent="ready",
         every=every,
         rows=choose(every, choice or RowChoice()),
+        uplinks=_UPLINKS,
         total=total(row.rates for row in every),
         loads=_LOADS,
         seconds=1.0,

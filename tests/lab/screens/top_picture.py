@@ -21,7 +21,7 @@ from userspace_cni.cli.top.top_layout import draw_screen
 from userspace_cni.cli.top.top_state import TopState
 
 PICTURE: Final = Path(__file__).resolve().parents[3] / "docs" / "pictures" / "top.svg"
-SIZE: Final = (136, 23)
+SIZE: Final = (136, 24)
 _RED, _GREEN, _YELLOW, _CYAN = (240, 105, 100), (120, 200, 110), (232, 192, 96), (86, 182, 194)
 _GROUND, _GREY, _BLUE, _MAGENTA, _TEXT = (24, 26, 31), (92, 99, 112), (97, 175, 239), (198, 120, 221), (220, 223, 228)
 _COLOURS: Final = [_GREY, _RED, _GREEN, _YELLOW, _BLUE, _MAGENTA, _CYAN, _TEXT]

@@ -14,7 +14,7 @@ from tests.lab.screens.made_node import made_picture, made_rows, made_threads, m
 from userspace_cni.cli.top.top_columns import COLUMNS, HIDDEN, fit_columns
 from userspace_cni.cli.top.top_figures import Line, Piece, bar, duration, figure, fit, flow, width_of, width_of_line
 from userspace_cni.cli.top.top_layout import TopPicture, draw_batch, draw_screen
-from userspace_cni.cli.top.top_rows import SORT_KEYS, RowChoice, TopRow, choose
+from userspace_cni.cli.top.top_rows import SORT_KEYS, RowChoice, TopRow, TopUplink, choose
 from userspace_cni.cli.top.top_state import TopState, press
 from userspace_cni.node.port_rates import WRITTEN_S, CountersReading, TrafficRates
 
@@ -126,7 +126,7 @@ def test_networks_together() -> None:
 
 
 def test_the_node_is_above_its_attachments() -> None:
-    """Switch, counts, traffic, threads with their load, and hugepages are there, and each attachment with its figures."""
+    """Switch, counts, traffic, uplinks, threads with their load, hugepages, and each attachment with its figures are there."""
     shown = drawn(made_picture())
     assert shown[0].startswith("userspace-cni top  worker-3  14:07:31  every 1 s")
     assert shown[0].endswith("sorted by bits ▼   h help  q quit")
@@ -135,14 +135,16 @@ def test_the_node_is_above_its_attachments() -> None:
     assert shown[3].startswith(
         "traffic    to pods 6.12M frames/s  22.4 Gbit/s   from pods 6.11M frames/s  22.3 Gbit/s   dropped 5.25k/s"
     )
-    assert "core 2 (NUMA 0) █████████▎  93% busy  2 queues" in shown[4]
-    assert shown[5].startswith("           core 20 (NUMA 1) ░░░░░░░░░░   0% busy")
-    assert shown[6] == "hugepages  NUMA 0 5 of 16 pages of 1 GiB free   NUMA 1 11 of 16 pages of 1 GiB free"
+    assert shown[4].startswith("uplinks    ens1f0np0 on br-int in 9.86 Gbit/s, out 10.3 Gbit/s   ens1f1np1 on br-int in 781 ")
+    assert shown[4].endswith(", out 789 Mbit/s, dropped 120/s")
+    assert "core 2 (NUMA 0) █████████▎  93% busy  2 queues" in shown[5]
+    assert shown[6].startswith("           core 20 (NUMA 1) ░░░░░░░░░░   0% busy")
+    assert shown[7] == "hugepages  NUMA 0 5 of 16 pages of 1 GiB free   NUMA 1 11 of 16 pages of 1 GiB free"
     headings = "ATTACHMENT STATE frames/s bit/s▼ frames/s bit/s▼ to from to from core time"
-    assert shown[8].split() == headings.split()
+    assert shown[9].split() == headings.split()
     first = "core/upf-7f6d9c5b8-x2v4n/n6 connected 2.38M 10.3G 2.40M 10.4G 0 0 - - 2 39%"
-    assert shown[9].split() == first.split()
-    assert " ".join(shown[11].split()).endswith(" 3.31k 0 101% of 800M 97% of 800M 4 8%")
+    assert shown[10].split() == first.split()
+    assert " ".join(shown[12].split()).endswith(" 3.31k 0 101% of 800M 97% of 800M 4 8%")
 
 
 def test_the_switch_is_dead() -> None:
@@ -154,7 +156,7 @@ def test_the_switch_is_dead() -> None:
     shown = drawn(replace(made_picture(), traffic=lost))
     assert "OVSDB: no session" in shown[1]
     assert shown[3] == "traffic    no counters: OpenFlow: no answer"
-    assert shown[4] == "threads    not known: no answer"
+    assert shown[5] == "threads    not known: no answer"
     old = replace(made_traffic(), counters=CountersReading(0.0, {}, of_now=False, written_s=WRITTEN_S))
     shown = drawn(replace(made_picture(), traffic=old))
     assert "counters come from OVSDB, where they are written every 5 s" in shown[3]
@@ -189,10 +191,10 @@ def test_low_terminals_keep_rows() -> None:
     """Lines about the node give way to rows, the last of them first; the switch stays. What has no room is named."""
     shown = drawn(made_picture(), size=(200, 10))
     assert [line.split()[0] for line in shown[1:4]] == ["switch", "ports", "traffic"]
-    assert shown[-1].endswith("no room for threads, hugepages")
+    assert shown[-1].endswith("no room for uplinks, threads, hugepages")
     shown = drawn(made_picture(), size=(200, 8))
     assert shown[1].startswith("switch ")
-    assert shown[-1] == "rows 1-3 of 12   no room for ports, traffic, threads, hugepages"
+    assert shown[-1] == "rows 1-3 of 12   no room for ports, traffic, uplinks, threads, hugepages"
 
 
 @given(st.integers(1, 160), st.integers(1, 60), st.sampled_from(["", "h", "c", "f", "d", "n", "k"]), st.integers(0, 20))
@@ -245,12 +247,29 @@ def test_many_threads() -> None:
     assert "no polling thread" in "".join(drawn(replace(picture, traffic=replace(made_traffic(), threads=made_threads([])))))
 
 
+def test_many_uplinks() -> None:
+    """Uplinks take three lines at most: the busiest are shown, and how many others there are; one whose link is down says so."""
+    uplinks = [TopUplink(f"eth{number}", "br0", "down", TrafficRates(bits_to_pod=float(number))) for number in range(40)]
+    lines = [line for line in drawn(replace(made_picture(), uplinks=uplinks), size=(120, 40)) if " on br0" in line]
+    assert len(lines) == 3
+    assert "eth39 on br0 is down in - bit/s, out 39 bit/s" in lines[-1]
+    held = sum(line.count(" on br0") for line in lines)
+    assert lines[-1].endswith(f"and {40 - held} more, which carry less")
+
+
 def test_text_from_outside_is_no_command_of_a_terminal() -> None:
     """Control characters in names and errors are shown as escapes."""
     evil = "a\x1b[2Jb\x9b31m\r\n"
     rows = named(evil, network=evil, bridge=evil, port=evil)
     traffic = replace(made_traffic(), reason=evil, problems={"counters": evil, "ovsdb": evil, "threads": evil})
-    picture = replace(made_picture(rows=rows), node=evil, agent="unknown", agent_problem=evil, traffic=traffic)
+    picture = replace(
+        made_picture(rows=rows),
+        node=evil,
+        uplinks=[TopUplink(evil, evil, "up", TrafficRates())],
+        agent="unknown",
+        agent_problem=evil,
+        traffic=traffic,
+    )
     state = TopState(RowChoice(text=evil), hidden=frozenset(), typed=evil, message=evil)
     for mode in ("rows", "filter", "delay"):
         lines = drawn(picture, replace(state, mode=mode), (400, 40))

@@ -22,6 +22,7 @@ def to_json(sample: TopSample, node: str, rows: Iterable[TopRow]) -> dict[str, A
     problems     what could not be asked, by part: ovsdb, counters, threads
     counters     of_now; written_s: the time between two writes, where they come from OVSDB; null while there are none
     total        rates, of all attachments
+    uplinks      name, bridge, link, rates: frames, bits and drops in and out
     threads      core, numa, isolated, load (0 to 1), queues (port, number, enabled, share: percent of the thread's time), and
                  what was counted since the thread's start: seconds, iterations, busy_iterations, sleep_iterations, slept_s,
                  busy_cycles, idle_cycles, packets_received, packets_sent
@@ -43,6 +44,10 @@ def to_json(sample: TopSample, node: str, rows: Iterable[TopRow]) -> dict[str, A
         "problems": dict(traffic.problems),
         "counters": None if counters is None else {"of_now": counters.of_now, "written_s": counters.written_s},
         "total": _rates(sample.total),
+        "uplinks": [
+            {"name": each.name, "bridge": each.bridge, "link": each.link, "rates": _of_uplink(each.rates)}
+            for each in sample.uplinks
+        ],
         "threads": [
             {**asdict(each), "load": sample.loads.get((each.numa, each.core))} for each in (reading.threads if reading else ())
         ],
@@ -57,6 +62,10 @@ def to_json(sample: TopSample, node: str, rows: Iterable[TopRow]) -> dict[str, A
 
 def _rates(rates: TrafficRates) -> dict[str, float | None]:
     return {name: None if number is None else round(number, 3) for name, number in asdict(rates).items()}
+
+
+def _of_uplink(rates: TrafficRates) -> dict[str, float | None]:
+    return {name.replace("from_pod", "in").replace("to_pod", "out"): value for name, value in _rates(rates).items()}
 
 
 def _row(row: TopRow) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Final
 from userspace_cni.base.polling import PollingThread
 from userspace_cni.cli.top.top_columns import COLUMNS, GAP, SHORT_GROUPS, Fitted, TopColumn, fit_columns
 from userspace_cni.cli.top.top_figures import Line, Piece, bar, cut_line, duration, figure, figure_of, fit, flow, width_of_line
-from userspace_cni.cli.top.top_rows import FAULTS, SORT_KEYS, TopRow
+from userspace_cni.cli.top.top_rows import FAULTS, SORT_KEYS, TopRow, TopUplink
 from userspace_cni.cli.top.top_state import COLUMN_KEYS, TopState
 from userspace_cni.cli.view import format_count, plain
 from userspace_cni.fastpath.memory.hugepages import format_size
@@ -21,6 +21,7 @@ _INDENT: Final = 11
 _HELP_INDENT: Final = 30
 _BAR: Final = 10
 _THREAD_LINES: Final = 4
+_UPLINK_LINES: Final = 3
 _ROWS_MIN: Final = 3
 """Rows for which the lines about the node make room, the last of them first."""
 _HEADINGS: Final = 2
@@ -46,6 +47,7 @@ class TopPicture:
     agent_problem: str = ""
     every: Sequence[TopRow] = ()
     rows: Sequence[TopRow] = ()
+    uplinks: Sequence[TopUplink] = ()
     total: TrafficRates = UNKNOWN
     loads: Mapping[tuple[int, int], float | None] = field(default_factory=dict)
     seconds: float = 0.0
@@ -137,6 +139,7 @@ def _about_node(picture: TopPicture, width: int) -> dict[str, list[Line]]:
         "switch": _block("switch", _switch(picture), width),
         "ports": _block("ports", _counts(picture), width),
         "traffic": _block("traffic", _traffic(picture), width),
+        "uplinks": _uplinks(picture, width),
         "threads": _threads(picture, width),
         "hugepages": _block("hugepages", _hugepages(picture.traffic), width),
     }
@@ -223,6 +226,34 @@ def _threads(picture: TopPicture, width: int) -> list[Line]:
         if len(lines) <= _THREAD_LINES or shown == 1:
             return lines
         shown -= 1
+
+
+def _uplinks(picture: TopPicture, width: int) -> list[Line]:
+    """The busiest of them, in the order of bridges and names."""
+    if not picture.uplinks:
+        return []
+    busiest = sorted(picture.uplinks, key=lambda each: -(each.rates.bits or 0.0))
+    for shown in range(len(busiest), 0, -1):
+        kept = [each for each in picture.uplinks if each in busiest[:shown]]
+        items = [_uplink(each) for each in kept]
+        if shown < len(busiest):
+            items.append((Piece(f"and {len(busiest) - shown} more, which carry less", "dim"),))
+        lines = _block("uplinks", items, width)
+        if len(lines) <= _UPLINK_LINES:
+            break
+    return lines
+
+
+def _uplink(uplink: TopUplink) -> Line:
+    rates = uplink.rates
+    down = (Piece(" is down", "red"),) if uplink.link == "down" else ()
+    return (
+        Piece(plain(uplink.name)),
+        Piece(f" on {plain(uplink.bridge)}", "dim"),
+        *down,
+        Piece(f" in {figure_of(rates.bits_from_pod, 'bit/s')}, out {figure_of(rates.bits_to_pod, 'bit/s')}", "bold"),
+        *((Piece(f", dropped {figure(rates.drops)}/s", "red"),) if rates.drops else ()),
+    )
 
 
 def _load(picture: TopPicture, thread: PollingThread) -> float | None:

@@ -10,6 +10,7 @@ from typing import Final
 from userspace_cni.attachment.listing import SwitchPort, name_of
 from userspace_cni.attachment.records import Record
 from userspace_cni.base.polling import shares_by_port
+from userspace_cni.diagnosis.node_map import find_behind
 from userspace_cni.node.port_rates import UNKNOWN, TrafficRates, total
 from userspace_cni.node.traffic import Traffic
 
@@ -61,6 +62,19 @@ class TopRow:
     def most_used(self) -> float | None:
         """The larger of both directions."""
         return max((part for way in ("to_pod", "from_pod") if (part := self.used(way)) is not None), default=None)
+
+
+@dataclass(frozen=True)
+class TopUplink:
+    """What leads out of a bridge: its interface, whose `rates` are those of a pod there, so that what comes in is `from_pod`.
+
+    `link`: up, down, or "" while not known.
+    """
+
+    name: str
+    bridge: str
+    link: str
+    rates: TrafficRates
 
 
 @dataclass(frozen=True)
@@ -147,6 +161,17 @@ def make_rows(traffic: Traffic, rates: Mapping[str, TrafficRates], boot_id: str)
                 )
             )
     return rows
+
+
+def find_uplinks(traffic: Traffic, rates: Mapping[str, TrafficRates]) -> list[TopUplink]:
+    """The NICs of the node's bridges, each member of a bond by itself."""
+    return [
+        TopUplink(each.name, bridge.name, each.link_state, rates.get(each.name, UNKNOWN))
+        for bridge in traffic.bridges
+        for port in bridge.ports
+        if port.interfaces and port.name != bridge.name and find_behind(port, port.interfaces[0]) == "uplink"
+        for each in port.interfaces
+    ]
 
 
 def choose(rows: Iterable[TopRow], choice: RowChoice) -> list[TopRow]:

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.polling import PollingThread
@@ -19,11 +18,9 @@ from userspace_cni.base.threads import start
 from userspace_cni.cli.agent_client import DeadAgent, NoAgent, SlowAgent
 from userspace_cni.cli.site import Site, patient
 from userspace_cni.cli.top.top_layout import TopPicture
-from userspace_cni.cli.top.top_rows import RowChoice, TopRow, choose, make_rows
+from userspace_cni.cli.top.top_rows import RowChoice, TopRow, TopUplink, choose, find_uplinks, make_rows
 from userspace_cni.node.port_rates import RateMeter, TrafficRates, total
 from userspace_cni.node.traffic import RARELY_S, Traffic, TrafficLooks
-
-_NODE_NAME: Final = "NODE_NAME"
 
 
 @dataclass(frozen=True)
@@ -32,6 +29,7 @@ class TopSample:
 
     traffic: Traffic
     rows: tuple[TopRow, ...] = ()
+    uplinks: tuple[TopUplink, ...] = ()
     total: TrafficRates = field(default_factory=TrafficRates)
     loads: Mapping[tuple[int, int], float | None] = field(default_factory=dict)
     seconds: float = 0.0
@@ -49,6 +47,7 @@ class TopSample:
             agent=self.agent,
             agent_problem=self.agent_problem,
             every=self.rows,
+            uplinks=self.uplinks,
             rows=choose(self.rows, choice),
             total=self.total,
             loads=self.loads,
@@ -85,7 +84,7 @@ class TopSampler:
         self._boot_id = site.drivers.store.boot_id()
         self._agent = ("", "")
         self._agent_due = 0.0
-        self.node = site.environ.get(_NODE_NAME) or socket.gethostname()
+        self.node = site.settings.node_name or socket.gethostname()
 
     def sample(self) -> TopSample:
         """One sample. Raises UserspaceError for records that cannot be read."""
@@ -98,10 +97,12 @@ class TopSampler:
         if time.monotonic() >= self._agent_due:
             self._agent = self._look_at_agent()
             self._agent_due = time.monotonic() + RARELY_S
+        rows = tuple(make_rows(traffic, rates, self._boot_id))
         return TopSample(
             traffic,
-            tuple(make_rows(traffic, rates, self._boot_id)),
-            total(rates.values()),
+            rows,
+            tuple(find_uplinks(traffic, rates)),
+            total(row.rates for row in rows),
             self._loads.take(traffic),
             self._meter.seconds,
             *self._agent,

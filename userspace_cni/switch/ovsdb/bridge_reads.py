@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from userspace_cni.attachment.steps import owner_kind
@@ -42,6 +43,15 @@ def list_numbers(session: SwitchSession) -> dict[str, dict[int, str]]:
         numbered = {_one(each, "ofport", 0): value_of(each, "name") for each in members}
         found[name] = {number: each for number, each in numbered.items() if number > 0}
     return found
+
+
+def list_numbered(session: SwitchSession) -> dict[str, dict[int, tuple[str, Mapping[str, str]]]]:
+    """The same with our marks of the port of that name, {} where there are none."""
+    marks = session.index.marks
+    return {
+        bridge: {number: (name, marks.get(name, {})) for number, name in names.items()}
+        for bridge, names in list_numbers(session).items()
+    }
 
 
 def _port(session: SwitchSession, row: Any) -> SwitchBridgePort:
