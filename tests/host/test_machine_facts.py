@@ -155,6 +155,7 @@ def test_processors(tmp_path: Path) -> None:
         {
             f"{cpu}/online": "0-1\n",
             f"{cpu}/isolated": "1\n",
+            "sys/fs/cgroup/cpuset.cpus.isolated": "5\n",
             f"{cpu}/nohz_full": " (null)\n",
             f"{cpu}/cpu0/topology/thread_siblings_list": "0\n",
             f"{cpu}/cpu1/cpufreq/scaling_governor": "powersave\n",
@@ -166,7 +167,7 @@ def test_processors(tmp_path: Path) -> None:
     )
     found = read_processors("/kubelet", root)
     of_all = (found.online, found.isolated, found.nohz_full, found.rcu_nocbs, found.init)
-    assert list(map(as_list, of_all)) == ["0-1", "1", "", "1", "0"]
+    assert list(map(as_list, of_all)) == ["0-1", "1,5", "", "1", "0"]
     assert (found.nodes, found.governors, found.siblings) == ({0: frozenset({0, 1})}, {1: "powersave"}, {})
     assert found.kubelet == KubeletCpus("static", frozenset({0}), frozenset({1}))
     (tmp_path / "kubelet/cpu_manager_state").write_text("[]")

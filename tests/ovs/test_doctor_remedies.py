@@ -1,6 +1,6 @@
 """`doctor` on a real switch: a test makes a fault, reads the finding, runs the remedy as it stands, and the finding is gone.
 
-What takes another kernel or machine is in tests/guest/test_doctor_in_guest, what no machine here has in
+What takes another kernel or machine is in tests/guest, what no machine here has in
 tests/unit/diagnosis/test_node_health.
 """
 
@@ -22,11 +22,10 @@ import pytest
 
 from tests.lab.node.forked_node import run_command
 from tests.lab.node.node import Node
+from tests.lab.node.remedies import command_of
 from tests.lab.switch.switch import Switch
 from userspace_cni.base.cpu_sets import as_mask
 
-PROSE: Final = re.compile(r"; |, (?:and|if|when) ")
-"""What ends the command of a remedy: behind it is when or why."""
 CPUS: Final = sorted(os.sched_getaffinity(0))
 
 
@@ -61,9 +60,8 @@ class Ward:
     def mend(self, name: str, path: str = "") -> None:
         """Run the command of the finding's remedy, after which it must be gone."""
         finding = self.finding(name, path)
-        command = PROSE.split(finding["remedy"])[0]
-        argv = [*self.prefix, "sh", "-ec", command]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ, **self.node.environ})
+        command = command_of(finding["remedy"])
+        done = subprocess.run([*self.prefix, "sh", "-ec", command], capture_output=True, text=True, check=False)
         assert done.returncode == 0, (command, done.stderr)
         assert self.is_gone(name, path), (command, self.findings(name))
 
@@ -132,6 +130,12 @@ def test_a_process_that_sleeps_there(options: Switch, ward: Ward) -> None:
             ward.mend("pmd-cpu-shared", f"process {process.pid}")
         finally:
             process.kill()
+
+
+def test_a_directory_of_sockets_that_is_missing(options: Switch, ward: Ward) -> None:
+    """The directory that the switch's option names for its sockets is made by the remedy."""
+    options.vsctl("set", "Open_vSwitch", ".", "other_config:vhost-sock-dir=sockets")
+    ward.mend("sock-dir-missing")
 
 
 def test_few_open_files(switch: Switch, ward: Ward) -> None:
@@ -225,6 +229,46 @@ def test_no_mount_of_huge_pages(apart: Ward) -> None:
     """Where pages are reserved and no hugetlbfs is mounted, the remedy mounts one."""
     subprocess.run([*apart.prefix, "umount", "--all", "--types", "hugetlbfs"], check=False)
     apart.mend("hugetlbfs-missing", "2 MiB")
+
+
+@pytest.fixture
+def contained(node: Node, place: Path) -> tuple[str, ...]:
+    """What runs a command as in the agent's container: the host's root is elsewhere, and its own files say other things."""
+    seen = place / "host"
+    seen.mkdir()
+    node.settings["USERSPACE_CNI_HOST_ROOT"] = str(seen)
+    own = "mount -t tmpfs none /etc/sysctl.d && echo vm.nr_hugepages=1000000 > /etc/sysctl.d/own.conf"
+    script = f'mount --rbind / "$USERSPACE_CNI_HOST_ROOT" && {own} && exec "$@"'
+    return ("unshare", "--mount", "--propagation", "private", "sh", "-ec", script, "sh")
+
+
+def test_a_container(node: Node, contained: tuple[str, ...]) -> None:
+    """The host's files count, not those of the container, and messages have the host's paths; its processes are seen."""
+    ward = Ward(node, contained)
+    done = ward.run("--json", "--seconds=0.3")
+    told = json.loads(done.stdout)
+    assert ("hugepages-not-kept" in {each["name"] for each in told["findings"]}) == ("hugepages-not-kept" in names_on_host(node))
+    assert told["unknown"] == []
+    lacking = [each["message"] for each in told["findings"] if each["name"] == "agent-lacks"]
+    assert any(each.startswith(f"short_dir {node.short}: ") and "mountPropagation" in each for each in lacking), lacking
+    assert node.settings["USERSPACE_CNI_HOST_ROOT"] not in done.stdout
+    assert told["facts"]["directories"][0]["path"] == str(node.state)
+
+
+def names_on_host(node: Node) -> set[str]:
+    environ = {name: value for name, value in node.environ.items() if name != "USERSPACE_CNI_HOST_ROOT"}
+    return {each["name"] for each in json.loads(run_command(environ, "doctor", "--json", "--seconds=0.3").stdout)["findings"]}
+
+
+def test_setup_in_a_container(node: Node, contained: tuple[str, ...]) -> None:
+    """It prints what the host lacks; to run that there is refused."""
+    argv = [*contained, sys.executable, "-m", "userspace_cni", "setup", "dpdk"]
+    environ = {**os.environ, **node.environ}
+    printed = subprocess.run(argv, capture_output=True, text=True, check=False, env=environ)
+    assert (printed.returncode, "for polling threads" in printed.stdout) == (0, True), printed
+    assert node.settings["USERSPACE_CNI_HOST_ROOT"] not in printed.stdout
+    applied = subprocess.run([*argv, "--apply"], capture_output=True, text=True, check=False, env=environ)
+    assert (applied.returncode, "run them there" in applied.stderr) == (2, True), applied
 
 
 def test_the_text(ward: Ward, node: Node) -> None:

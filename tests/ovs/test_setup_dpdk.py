@@ -167,6 +167,41 @@ setup
     assert DONE in told["last"]
 
 
+def test_a_package_that_would_restart_the_switch(room: Path) -> None:
+    """Where ovs-vswitchd runs, a missing package is printed, and installed only if a restart is asked for."""
+    told = run(
+        room,
+        """
+service openvswitch-switch start
+mount -t tmpfs none /usr/lib/openvswitch-switch-dpdk
+echo '=== printed'
+setup
+echo '=== applied'
+setup --apply || test $? = 1
+""",
+    )
+    assert "\napt-get install -y openvswitch-switch-dpdk\n" in told["printed"]
+    assert "may restart the ovs-vswitchd that runs here" in told["applied"]
+    assert "apt-get" not in told["applied"]
+
+
+def test_json_of_what_is_done(room: Path) -> None:
+    """stdout is one JSON value, also while commands run; a command that fails is named, and ends it with 1."""
+    told = run(
+        room,
+        """
+setup --apply --json 2> /dev/null > done.json
+echo '=== done'
+cat done.json
+rm -r /etc/sysctl.d
+echo '=== failed'
+setup --apply --json 2> /dev/null || test $? = 1
+""",
+    )
+    assert json.loads(told["done"])["steps"] == []
+    assert "/etc/sysctl.d/99-userspace-cni-hugepages.conf: it ended with" in json.loads(told["failed"])["error"]
+
+
 def test_what_was_set_by_someone_stays(room: Path) -> None:
     """Options and pages that are there are kept, and another value is set only if it is asked for by name."""
     told = run(

@@ -80,6 +80,10 @@ class HostRoot:
         """Whether the host has a directory at `path` (absolute), links followed. Raises DirectoryRefused as `path` does."""
         return os.path.isdir(self.path(path))  # pathlib fails for a name that is too long
 
+    def exists(self, path: str) -> bool:
+        """Whether the host has something at `path` (absolute), links followed. Raises DirectoryRefused as `path` does."""
+        return os.path.exists(self.path(path))  # noqa: PTH110
+
     def _link(self, components: list[str]) -> str | None:
         """The target of the link; None when there is no link. Not of links in proc(5): the kernel follows them."""
         if components[0] == "proc" and len(components) > 1:

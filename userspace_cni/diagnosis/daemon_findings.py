@@ -28,6 +28,10 @@ def judge_daemon(facts: NodeFacts, short_dir: str) -> Iterator[Finding]:
     elif state == "silent":
         why = "it moves frames still, perhaps, and makes no port"
         yield Finding("vswitchd-silent", "error", WHERE, reason, f"see {_LOG}; ask again on a busy node", why=why)
+    for lack in facts.lacking:
+        remedy = "run the agent as deploy/cluster/base has it: hostPID, hostNetwork, its mounts and capabilities"
+        why = "an agent in this container lacks it, too"
+        yield Finding("agent-lacks", "error", "container", lack, remedy, lack.partition(":")[0], why)
     if facts.daemon:
         yield from _judge_process(facts.daemon)
         yield from _judge_view(facts.daemon, short_dir)

@@ -7,7 +7,7 @@ from typing import Final
 
 from userspace_cni.base.findings import Finding
 from userspace_cni.consumers.kubevirt.node_faults import judge_selinux
-from userspace_cni.node.node_facts import DirectoryState, NodeFacts
+from userspace_cni.node.node_facts import SOCK_DIR, DirectoryState, NodeFacts
 
 KERNEL: Final = "kernel"
 MEMORY: Final = "memory"
@@ -72,6 +72,9 @@ def judge_directories(facts: NodeFacts) -> Iterator[Finding]:
         elif each.problem:
             message, remedy = f"{each.path}: {each.problem}", "see df and df -i; run this as root"
             yield _finding(each, "directory-unwritable", message, remedy, "nothing can be attached or detached")
+        if each.name == SOCK_DIR and not each.exists:
+            message, why = f"other_config:{SOCK_DIR} names {each.path}, which is not there", "OVS makes sockets elsewhere then"
+            yield Finding("sock-dir-missing", "warning", DIRECTORIES, message, f"mkdir -p {each.path}", each.name, why)
         if each.exists and each.open_to:
             message = f"{each.path} can be written by {each.open_to}"
             why = "what is there is believed by a program of root"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from userspace_cni.base.cpu_sets import as_list
@@ -25,6 +26,9 @@ def judge_node(facts: NodeFacts, short_dir: str) -> list[Finding]:
         *machine_findings.judge_kernel(facts),
         *machine_findings.judge_directories(facts),
     ]
+    if facts.database:
+        told = f"ovs-vsctl --db={facts.database} "
+        found = [replace(each, remedy=each.remedy.replace("ovs-vsctl ", told)) for each in found]
     wrong = {each.subject for each in found if each.severity in ("error", "warning")}
     return sort_findings([*found, *(each for each in _good(facts) if each.subject not in wrong)])
 

@@ -15,20 +15,22 @@ from userspace_cni.host.machine.node_memory import NodeMemory, read_node_memory
 from userspace_cni.host.machine.processors import Processors, read_processors
 from userspace_cni.host.machine.switch_packages import WITH_DPDK, SwitchPackages, look_at_packages
 from userspace_cni.node.local_node import LocalNode
-from userspace_cni.node.node_facts import read_default_bytes
+from userspace_cni.node.node_facts import other_database, read_default_bytes
 
 __all__ = ["WITH_DPDK", "DpdkFacts", "NodeMemory", "Processors", "SwitchPackages", "gather_dpdk_facts"]
 
 
 @dataclass(frozen=True)
 class DpdkFacts:
-    """`away`: why OVSDB gives no answer, "" if it does. `runs`: ovs-vswitchd lives, or may.
+    """`database`: OVSDB's remote where it is not the usual one. `away`: why it gives no answer, "" if it does.
 
-    `dpdk`: DPDK runs in it; `dpdk_version`: of the DPDK that the running program is built with, "" for none. `attached`: how many
-    attachments pods have. `socket_dir`: the directory of the setting ovs_sockdir, below OVS's own, "" where it is not set.
+    `runs`: ovs-vswitchd lives, or may. `dpdk`: DPDK runs in it; `dpdk_version`: of the DPDK that the running program is built
+    with, "" for none. `attached`: how many attachments pods have. `socket_dir`: the directory of the setting ovs_sockdir, below
+    OVS's own, "" where it is not set.
     """
 
     packages: SwitchPackages = field(default_factory=SwitchPackages)
+    database: str = ""
     away: str = ""
     runs: bool = False
     other_config: Mapping[str, str] = field(default_factory=dict)
@@ -59,6 +61,7 @@ def gather_dpdk_facts(node: LocalNode, patience: Callable[[], Deadline]) -> Dpdk
     below = os.path.relpath(settings.ovs_sockdir, settings.ovs_rundir) if settings.ovs_sockdir else ""
     return DpdkFacts(
         packages=look_at_packages(root),
+        database=other_database(settings),
         away=away,
         runs=life.state != "dead",
         other_config=other_config,

@@ -213,9 +213,15 @@ def _plan_pages(facts: DpdkFacts, wishes: SetupWishes, amounts: _Amounts) -> Ite
 
 
 def _keep(facts: DpdkFacts, page: int, now: Mapping[int, int]) -> tuple[str, ...]:
-    """Where the kernel has one node and one size, a sysctl, which every init reads; else lines of tmpfiles.d(5)."""
-    if page == facts.default_bytes and len(facts.processors.nodes) == 1:
-        return (f"echo vm.nr_hugepages={sum(now.values())} > {SYSCTL_FILE}",)
+    """A sysctl, which every init reads, says how many there are on all nodes; a line of tmpfiles.d(5) is about one of them."""
+    nodes = len(facts.processors.nodes)
+    if page == facts.default_bytes and (nodes == 1 or not facts.packages.systemd):
+        return (f"echo vm.nr_hugepages={max(now.values()) * nodes} > {SYSCTL_FILE}",)
+    if not facts.packages.systemd:
+        raise SetupRefused(
+            f"without systemd pages of {format_size(page)} are reserved by the kernel's command line: "
+            f"hugepagesz={page >> 20}M hugepages={max(now.values()) * nodes}; boot with it, and run this again"
+        )
     lines = (f"w {_pool(facts, node, page)} - - - - {number}" for node, number in sorted(now.items()))
     return (f"printf '%s\\n' {' '.join(repr(line) for line in lines)} > {TMPFILES_FILE}",)
 
@@ -265,6 +271,7 @@ def _plan_options(facts: DpdkFacts, options: Mapping[str, str]) -> Iterator[Setu
         why += "; DPDK starts at once, and ovs-vswitchd ends if it cannot" if facts.dpdk_version and not facts.dpdk else ""
         pairs = " ".join(f'other_config:{name}="{value}"' for name, value in options.items())
         waits = f"--timeout={_WAIT_S}" if facts.runs or facts.away else "--no-wait"
+        waits += f" --db={facts.database}" if facts.database else ""
         yield SetupStep("options", why, (f"ovs-vsctl {waits} set Open_vSwitch . {pairs}",))
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from userspace_cni.base.cpu_sets import read_mask
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.host_paths import as_host_names
 from userspace_cni.base.polling import PollingReading
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
@@ -26,11 +28,13 @@ from userspace_cni.host.machine.kernel_files import read_word
 from userspace_cni.host.machine.kernel_state import KernelState, read_kernel
 from userspace_cni.host.machine.processors import Processors, read_processors
 from userspace_cni.node.local_node import LocalNode
-from userspace_cni.node.surroundings import unwritable
+from userspace_cni.node.surroundings import missing, unwritable
 from userspace_cni.switch.ovsdb.rows.bridge_row import datapath_of
 
-__all__ = ["DaemonProcess", "DirectoryState", "NodeFacts", "Processors", "SwitchReport", "gather_node_facts"]
+__all__ = ["SOCK_DIR", "DaemonProcess", "DirectoryState", "NodeFacts", "Processors", "SwitchReport", "gather_node_facts"]
 
+SOCK_DIR: Final = "vhost-sock-dir"
+"""The option of the switch that says where it makes sockets, below its run directory."""
 MODULES: Final = ("nf_tables", "openvswitch", "tun", "veth", "vfio_pci")
 _POLLED: Final = frozenset({"dpdk", "dpdkvhostuser", "dpdkvhostuserclient"})
 _VSWITCHD: Final = "ovs-vswitchd"
@@ -60,10 +64,13 @@ class SwitchReport:
 class NodeFacts:
     """What was seen; None is what could not be asked, for the reasons in `unknown`.
 
-    `away`: why OVSDB gives no answer, "" if it does. `life`: of ovs-vswitchd, with the reason. `default_bytes`: the size of page
-    that vm.nr_hugepages is about. `links`: there are pods with kernel links.
+    `database`: OVSDB's remote where it is not the usual one. `away`: why it gives no answer, "" if it does. `life`: of
+    ovs-vswitchd, with the reason. `default_bytes`: the size of page that vm.nr_hugepages is about. `links`: there are pods with
+    kernel links. `others`: versions of ovn-controller and the container runtime. `lacking`: what this process lacks to be the
+    node's agent, where it sees the host below another root.
     """
 
+    database: str = ""
     away: str = ""
     life: tuple[str, str] = ("unknown", "")
     switch: SwitchReport | None = None
@@ -77,6 +84,8 @@ class NodeFacts:
     boot_pages: BootPages | None = None
     directories: tuple[DirectoryState, ...] = ()
     links: bool = False
+    others: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
     @property
@@ -118,6 +127,7 @@ def gather_node_facts(node: LocalNode, bin_dirs: Sequence[str], seconds: float, 
         unknown.append("huge pages: /sys shows none of any size (a kernel without them, or a container without the host's /sys)")
     default_bytes = read_default_bytes(root)
     facts = NodeFacts(
+        database=other_database(settings),
         away=away,
         life=(life.state, life.reason),
         switch=switch,
@@ -130,7 +140,9 @@ def gather_node_facts(node: LocalNode, bin_dirs: Sequence[str], seconds: float, 
         pages=pages if pages.machine or pages.nodes else None,
         default_bytes=default_bytes,
         boot_pages=asked(lambda: read_boot_pages(default_bytes, root)),
-        directories=tuple(_look_at_directories(settings, bin_dirs, root)),
+        directories=tuple(_look_at_directories(settings, bin_dirs, switch, root)),
+        others=tuple(_read_versions(node, patience)),
+        lacking=tuple(map(as_host_names, missing(settings))) if root.elsewhere else (),
         links=any(record.link for record in node.store.journal.records()),
     )
     use = asked(lambda: _watch(facts, seconds, root)) if facts.polled else None
@@ -165,12 +177,34 @@ def _watch(facts: NodeFacts, seconds: float, root: HostRoot) -> CpuUse:
     return look_at_cpus(facts.polled, seconds, besides, processors.isolated | processors.nohz_full, root)
 
 
-def _look_at_directories(settings: Settings, bin_dirs: Sequence[str], root: HostRoot) -> Iterator[DirectoryState]:
+def _look_at_directories(
+    settings: Settings, bin_dirs: Sequence[str], switch: SwitchReport | None, root: HostRoot
+) -> Iterator[DirectoryState]:
     named = [(name, str(getattr(settings, name))) for name in _DIRECTORIES]
+    if switch and (below := switch.other_config.get(SOCK_DIR)):
+        named.append((SOCK_DIR, f"{settings.ovs_rundir}/{below}"))
     for name, path in (*named, *(("bin_dir", path) for path in bin_dirs)):
         seen = look_at_directory(name, path, root)
         if seen:
             yield seen if name == "bin_dir" else replace(seen, problem=unwritable(root.path(path)))
+
+
+def _read_versions(node: LocalNode, patience: Callable[[], Deadline]) -> Iterator[str]:
+    """Of programs that need not be here: one that gives no answer is left out."""
+    from userspace_cni.host.runtimes.cri import Cri
+    from userspace_cni.switch.ovn_controller import read_controller_version
+
+    settings, root = node.installation.settings, node.installation.root
+    if ovn := read_controller_version(root.path(settings.ovn_rundir), patience()):
+        yield ovn
+    if settings.cri_socket and root.exists(settings.cri_socket):
+        with suppress(UserspaceError):
+            yield Cri(settings.cri_socket, root).read_version()
+
+
+def other_database(settings: Settings) -> str:
+    """OVSDB's remote where commands of Open vSwitch have to be told it, else ""."""
+    return "" if settings.ovsdb == Settings.ovsdb else settings.ovsdb
 
 
 def read_default_bytes(root: HostRoot) -> int:

@@ -272,6 +272,18 @@ FAULTS: Mapping[str, tuple[NodeFacts, str, str, str]] = {
     "a module that is not loaded": (with_kernel(modules={"tun": "loadable"}), "kernel-module", "warning", "modprobe tun"),
     "no IOMMU": (with_switch(kinds=frozenset({"dpdk"})), "iommu-off", "warning", "intel_iommu=on"),
     "SELinux": (with_kernel(enforcing=True), "selinux", "note", "selinuxLabel"),
+    "no directory of sockets": (
+        replace(SOUND, directories=(DirectoryState("vhost-sock-dir", "/run/o/s", exists=False),)),
+        "sock-dir-missing",
+        "warning",
+        "mkdir -p /run/o/s",
+    ),
+    "a container that lacks something": (
+        replace(SOUND, lacking=("short_dir /x: the mount / is not shared",)),
+        "agent-lacks",
+        "error",
+        "deploy/cluster/base",
+    ),
     "no execution": (
         replace(SOUND, directories=(DirectoryState("bin_dir", "/opt/cni/bin", mount="/opt", no_exec=True),)),
         "no-exec",

@@ -63,7 +63,7 @@ class Runtime:
         self.going = threading.Event()
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(method)
-            for name, method in (("ListPodSandbox", self._list), ("PodSandboxStatus", self._status))
+            for name, method in (("ListPodSandbox", self._list), ("PodSandboxStatus", self._status), ("Version", self._version))
         }
         options = [("grpc.max_send_message_length", -1)]
         handler = grpc.method_handlers_generic_handler(service, handlers)
@@ -88,6 +88,10 @@ class Runtime:
             metadata = v1_pb2.PodSandboxMetadata(name=pod.name, namespace=pod.namespace, uid=pod.uid)
             answer.items.append(v1_pb2.PodSandbox(id=pod.id, metadata=metadata))
         return self._answered("", answer.SerializeToString(), context)
+
+    def _version(self, request: bytes, context: Any) -> bytes:
+        answer = v1_pb2.VersionResponse(runtime_name="containerd", runtime_version="1.7.1")
+        return self._answered("version", answer.SerializeToString(), context)
 
     def _status(self, request: bytes, context: Any) -> bytes:
         read = v1_pb2.PodSandboxStatusRequest.FromString(request)
@@ -365,3 +369,11 @@ def test_what_is_not_imported() -> None:
     assert "'userspace_cni.host.runtimes.cri'" in shown
     assert "grpc" not in shown
     assert "google" not in shown
+
+
+def test_its_version(runtime: Runtime, cri: Cri) -> None:
+    """Name and version; an answer that cannot be had is no version."""
+    assert cri.read_version() == "containerd 1.7.1"
+    runtime.instead["version"] = grpc.StatusCode.UNIMPLEMENTED
+    with pytest.raises(Unavailable, match="for its version"):
+        cri.read_version()

@@ -5,12 +5,16 @@ Its commands are run in tests/ovs/test_setup_dpdk and in tests/guest.
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from userspace_cni.base.root import HostRoot
 from userspace_cni.fastpath.memory.hugepages import HugepagePool, HugePages, HugetlbMount
+from userspace_cni.host.machine.boot_pages import read_boot_pages
 from userspace_cni.host.machine.node_memory import NodeMemory
 from userspace_cni.host.machine.processors import KubeletCpus, Processors
 from userspace_cni.host.machine.switch_packages import WITH_DPDK, SwitchPackages
@@ -115,6 +119,26 @@ def test_pages_of_another_size() -> None:
     assert refused(without, page_bytes=GIB) == "--page-size: the kernel has no huge pages of 1 GiB, but of 2 MiB"
 
 
+def test_pages_at_boot_without_systemd() -> None:
+    """A sysctl for all nodes; pages of another size than the kernel's own take its command line."""
+    facts = replace(FRESH, packages=replace(DEBIAN, systemd=False))
+    assert "echo vm.nr_hugepages=2048 > /etc/sysctl.d/99-userspace-cni-hugepages.conf" in commands(planned(facts))
+    assert "hugepagesz=1024M hugepages=4; boot with it" in refused(facts, page_bytes=GIB)
+
+
+def test_what_is_kept_is_read(tmp_path: Path) -> None:
+    """The files that the commands write are those that say what the next boot reserves: then nothing is left to do."""
+    for directory in ("sysctl.d", "tmpfiles.d"):
+        (tmp_path / "etc" / directory).mkdir(parents=True)
+    for facts in (FRESH, ONE_NODE, replace(FRESH, packages=replace(DEBIAN, systemd=False))):
+        [keep] = [step for step in planned(facts).steps if step.name == "huge pages at boot"]
+        subprocess.run(["sh", "-ec", keep.commands[0].replace("> /etc", f"> {tmp_path}/etc")], check=True)
+        kept = replace(facts, boot_pages=read_boot_pages(MIB2, HostRoot(str(tmp_path))))
+        assert "huge pages at boot" not in {step.name for step in planned(kept).steps}
+        for file in (tmp_path / "etc").glob("*/*"):
+            file.unlink()
+
+
 def test_cpus_of_pods_are_not_taken() -> None:
     """Neither by default nor by name; isolated ones come first."""
     kubelet = KubeletCpus("static", frozenset({0, 1, 2, 4, 5, 6}), frozenset({3, 7}))
@@ -159,6 +183,12 @@ def test_packages() -> None:
     told = commands(planned(replace(FRESH, packages=replace(other, installed=True))))
     assert "systemctl start openvswitch" in told
     assert not any("alternatives" in each for each in told)
+
+
+def test_another_database() -> None:
+    """Where the setting ovsdb names one, the command names it, too."""
+    facts = replace(READY, database="unix:/run/other/db.sock", socket_dir="vhost")
+    assert commands(planned(facts))[0].startswith("ovs-vsctl --timeout=60 --db=unix:/run/other/db.sock set ")
 
 
 def test_the_directory_of_sockets() -> None:

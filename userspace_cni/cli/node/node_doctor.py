@@ -84,7 +84,7 @@ def _judge_versions(site: Site, facts: NodeFacts) -> Finding:
     kernel = [f"kernel {facts.kernel.release}"] if facts.kernel else []
     switch = facts.switch or SwitchReport()
     others = [each for each in (switch.version, switch.dpdk_version) if each]
-    return judge_versions(agent, version("userspace-cni"), [*others, *kernel])
+    return judge_versions(agent, version("userspace-cni"), [*others, *facts.others, *kernel])
 
 
 def _show(findings: Sequence[Finding], unknown: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
@@ -19,6 +20,8 @@ from userspace_cni.pod.quantity import amount
 
 _PAGES: Final = {"2M": 2 << 20, "1G": 1 << 30}
 _NOTHING: Final = "nothing to do: this node has what OVS-DPDK needs"
+_WORDS: Final = 60
+"""Of what a command says of its failure: the last ones."""
 _LATER: Final = "when traffic may stop"
 
 
@@ -64,7 +67,7 @@ def setup_dpdk_command(ctx: click.Context, /, **options: Any) -> None:
     plan = _plan(site, wishes)
     steps = _chosen(plan, restarts=options["restarts"])
     if options["applies"]:
-        _apply(site, steps)
+        _apply(site, steps, quiet=options["in_json"])
         plan = _plan(site, wishes)
         if left := [each.name for each in plan.steps]:
             view.note(f"still missing afterwards: {', '.join(left)}; if it is huge pages, memory is too fragmented: boot again")
@@ -107,29 +110,28 @@ def _chosen(plan: SetupPlan, *, restarts: bool) -> list[SetupStep]:
     return [*plan.steps, *([plan.restart] if plan.restart and restarts else [])]
 
 
-def _apply(site: Site, steps: Sequence[SetupStep]) -> None:
-    """Run the commands in their order, each shown before. Raises CommandRefused for one that fails."""
-    if (
-        any(each.is_package for each in steps)
-        and site.liveness().state == "alive"
-        and not any(each.stops_traffic for each in steps)
-    ):
+def _apply(site: Site, steps: Sequence[SetupStep], *, quiet: bool) -> None:
+    """Run the commands in their order, each shown before; with `quiet` on stderr. Raises CommandRefused for one that fails."""
+    restarts = any(each.stops_traffic for each in steps)
+    if any(each.is_package for each in steps) and not restarts and site.liveness().state == "alive":
         raise CommandRefused(
             "the package that is missing may restart the ovs-vswitchd that runs here, and stop its traffic: "
             "add --restart, or install it yourself",
             FOUND,
         )
-    if not steps:
+    if not steps and not quiet:
         view.say(_NOTHING)
+    tell = view.note if quiet else view.say
     for step in steps:
-        view.say(f"# {step.name}: {step.why}")
+        tell(f"# {step.name}: {step.why}")
         for command in step.commands:
-            view.say(command)
+            tell(command)
+            out = sys.stderr if quiet else None
             done = subprocess.run(
-                ["sh", "-ec", command], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+                ["sh", "-ec", command], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, text=True, check=False
             )
             if done.returncode:
-                said = " ".join(done.stderr.split()[-60:])
+                said = " ".join(done.stderr.split()[-_WORDS:])
                 raise CommandRefused(f"{command}: it ended with {done.returncode}: {said}", FOUND)
 
 

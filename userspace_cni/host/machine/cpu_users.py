@@ -10,6 +10,7 @@ because most of them cannot be moved.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -25,6 +26,7 @@ _KERNEL_THREAD: Final = 0x00200000
 """PF_KTHREAD in the field `flags` of proc_pid_stat(5)."""
 _FLAGS, _USER, _SYSTEM, _PROCESSOR = 6, 11, 12, 36
 """Places in proc_pid_stat(5), counted from the field after the name in parentheses."""
+_NUMBERS: Final = re.compile(r"^NSpid:\s*(.+)$", re.MULTILINE)
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _LEAST_SHARE: Final = 0.02
 """Of a processor: two ticks in a second, below which a share is chance."""
@@ -112,12 +114,13 @@ class _Thread:
 
 
 def _require_all_processes(root: HostRoot) -> None:
-    """Raise Unavailable in a PID namespace other than the host's: most processes are not seen there."""
-    try:
-        if root.elsewhere and not os.path.samestat(os.stat("/proc/1/ns/pid"), os.stat(root.path("/proc/1/ns/pid"))):  # noqa: PTH116
-            raise Unavailable("processes of the host are not seen from this container", "it needs hostPID: true")
-    except OSError as error:
-        raise Unavailable(f"/proc/1/ns/pid cannot be compared: {error.strerror}", "run this as root") from error
+    """Raise Unavailable in a PID namespace other than the host's: most processes are not seen there.
+
+    The host's proc(5) tells of this process how it is called in each namespace in which it has a number.
+    """
+    numbers = _NUMBERS.search(read_word("/proc/self/status", root)) if root.elsewhere else None
+    if numbers and len(numbers[1].split()) > 1:
+        raise Unavailable("processes of the host are not seen from this container", "it needs hostPID: true")
 
 
 def _threads() -> Iterator[tuple[int, _Thread]]:

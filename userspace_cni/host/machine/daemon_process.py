@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _CRASHES: Final = re.compile(r"monitoring pid [0-9]+ \(([0-9]+) crash")
 """What the monitor of an Open vSwitch daemon says in the place of its command line (daemon(7), --monitor)."""
+_NUMBERS: Final = re.compile(r"^NSpid:\s*(.+)$", re.MULTILINE)
 _DELETED: Final = " (deleted)"
 _POLLING: Final = re.compile(r"pmd-c([0-9]+)")
 """The name of a polling thread, with its processor."""
@@ -95,7 +96,7 @@ def _find(pid: int, name: str) -> psutil.Process | None:
         if process.name().startswith(name):
             return process
     for process in psutil.process_iter(["name"]):
-        numbers = re.search(r"^NSpid:\s*(.+)", read_word(f"/proc/{process.pid}/status", HERE), re.MULTILINE)
+        numbers = _NUMBERS.search(read_word(f"/proc/{process.pid}/status", HERE))
         if (process.info["name"] or "").startswith(name) and numbers and numbers[1].split()[-1] == str(pid):
             return process
     return None

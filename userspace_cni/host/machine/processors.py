@@ -15,6 +15,8 @@ from userspace_cni.host.node_net.numa import read_nodes
 
 _CPUS: Final = "/sys/devices/system/cpu"
 _CPU: Final = re.compile(r"cpu([0-9]+)")
+_PARTITION: Final = "/sys/fs/cgroup/cpuset.cpus.isolated"
+"""Those that cgroups isolate while the machine runs (cpuset.cpus.partition), since Linux 6.7."""
 _MANAGER: Final = "cpu_manager_state"
 
 
@@ -31,7 +33,7 @@ class KubeletCpus:
 class Processors:
     """`nodes`: those of each NUMA node; one node 0 where the kernel shows none.
 
-    `isolated`, `nohz_full`, `rcu_nocbs`: by those words of the kernel's command line; isolcpus may have been done by cpuset, too.
+    `isolated`, `nohz_full`, `rcu_nocbs`: by those words of the kernel's command line; `isolated` by cgroups, too.
     `init`: where processes run that are bound to no CPU (the affinity of process 1). `siblings`: the threads of each one's core.
     """
 
@@ -57,7 +59,7 @@ def read_processors(kubelet_dir: str, root: HostRoot = HERE) -> Processors:
     return Processors(
         online=online or frozenset(numbers),
         nodes=read_nodes(root) or {0: online},
-        isolated=read_list(read_word(f"{_CPUS}/isolated", root)),
+        isolated=read_list(read_word(f"{_CPUS}/isolated", root)) | read_list(read_word(_PARTITION, root)),
         nohz_full=read_list(read_word(f"{_CPUS}/nohz_full", root)),
         rcu_nocbs=read_list(words.get("rcu_nocbs", "")),
         init=read_list(status[1]) if status else frozenset(),

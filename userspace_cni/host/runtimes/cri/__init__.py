@@ -38,6 +38,7 @@ _AT_ONCE: Final = 8
 _SERVICE: Final = "/runtime.v1.RuntimeService"
 _ANSWER_MAX: Final = 16 << 20
 """The kubelet's own bound. The list has the annotations of all pods, which are their tenants'."""
+_VERSION_MAX: Final = 64 << 10
 _INFO_MAX: Final = 4 << 20
 """Characters of what the runtime tells of one sandbox."""
 _GONE: Final = "NOT_FOUND"
@@ -73,6 +74,15 @@ class Cri:
             for each in ready
             if each.id in paths
         ]
+
+    def read_version(self) -> str:
+        """`containerd 1.6.20`: the runtime's name and version. Raises Unavailable."""
+        from userspace_cni.host.runtimes.cri import v1_pb2
+
+        what = f"asking the container runtime at {self._socket} for its version"
+        with GrpcConnection(self._root.path(self._socket), _VERSION_MAX, "does the runtime run?") as connection:
+            answer = connection.ask(what, f"{_SERVICE}/Version", v1_pb2.VersionRequest(), v1_pb2.VersionResponse, ASK_S)
+        return f"{answer.runtime_name} {answer.runtime_version}".strip()
 
     def _listed(self, connection: GrpcConnection) -> list[v1_pb2.PodSandbox]:
         """The ready sandboxes, whatever their network."""

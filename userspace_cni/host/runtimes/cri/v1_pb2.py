@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(userspace_cni/host/runtimes/cri/v1.proto\x12\x11userspace_cni.cri\"I\n\x14PodSandboxStateValue\x12\x31\n\x05state\x18\x01 \x01(\x0e\x32\".userspace_cni.cri.PodSandboxState\"J\n\x10PodSandboxFilter\x12\x36\n\x05state\x18\x02 \x01(\x0b\x32\'.userspace_cni.cri.PodSandboxStateValue\"L\n\x15ListPodSandboxRequest\x12\x33\n\x06\x66ilter\x18\x01 \x01(\x0b\x32#.userspace_cni.cri.PodSandboxFilter\"B\n\x12PodSandboxMetadata\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\"\x84\x01\n\nPodSandbox\x12\n\n\x02id\x18\x01 \x01(\t\x12\x37\n\x08metadata\x18\x02 \x01(\x0b\x32%.userspace_cni.cri.PodSandboxMetadata\x12\x31\n\x05state\x18\x03 \x01(\x0e\x32\".userspace_cni.cri.PodSandboxState\"F\n\x16ListPodSandboxResponse\x12,\n\x05items\x18\x01 \x03(\x0b\x32\x1d.userspace_cni.cri.PodSandbox\"B\n\x17PodSandboxStatusRequest\x12\x16\n\x0epod_sandbox_id\x18\x01 \x01(\t\x12\x0f\n\x07verbose\x18\x02 \x01(\x08\"Q\n\x10PodSandboxStatus\x12\n\n\x02id\x18\x01 \x01(\t\x12\x31\n\x05state\x18\x03 \x01(\x0e\x32\".userspace_cni.cri.PodSandboxState\"\xc1\x01\n\x18PodSandboxStatusResponse\x12\x33\n\x06status\x18\x01 \x01(\x0b\x32#.userspace_cni.cri.PodSandboxStatus\x12\x43\n\x04info\x18\x02 \x03(\x0b\x32\x35.userspace_cni.cri.PodSandboxStatusResponse.InfoEntry\x1a+\n\tInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*:\n\x0fPodSandboxState\x12\x11\n\rSANDBOX_READY\x10\x00\x12\x14\n\x10SANDBOX_NOTREADY\x10\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(userspace_cni/host/runtimes/cri/v1.proto\x12\x11userspace_cni.cri\"!\n\x0eVersionRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\"@\n\x0fVersionResponse\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\"I\n\x14PodSandboxStateValue\x12\x31\n\x05state\x18\x01 \x01(\x0e\x32\".userspace_cni.cri.PodSandboxState\"J\n\x10PodSandboxFilter\x12\x36\n\x05state\x18\x02 \x01(\x0b\x32\'.userspace_cni.cri.PodSandboxStateValue\"L\n\x15ListPodSandboxRequest\x12\x33\n\x06\x66ilter\x18\x01 \x01(\x0b\x32#.userspace_cni.cri.PodSandboxFilter\"B\n\x12PodSandboxMetadata\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\"\x84\x01\n\nPodSandbox\x12\n\n\x02id\x18\x01 \x01(\t\x12\x37\n\x08metadata\x18\x02 \x01(\x0b\x32%.userspace_cni.cri.PodSandboxMetadata\x12\x31\n\x05state\x18\x03 \x01(\x0e\x32\".userspace_cni.cri.PodSandboxState\"F\n\x16ListPodSandboxResponse\x12,\n\x05items\x18\x01 \x03(\x0b\x32\x1d.userspace_cni.cri.PodSandbox\"B\n\x17PodSandboxStatusRequest\x12\x16\n\x0epod_sandbox_id\x18\x01 \x01(\t\x12\x0f\n\x07verbose\x18\x02 \x01(\x08\"Q\n\x10PodSandboxStatus\x12\n\n\x02id\x18\x01 \x01(\t\x12\x31\n\x05state\x18\x03 \x01(\x0e\x32\".userspace_cni.cri.PodSandboxState\"\xc1\x01\n\x18PodSandboxStatusResponse\x12\x33\n\x06status\x18\x01 \x01(\x0b\x32#.userspace_cni.cri.PodSandboxStatus\x12\x43\n\x04info\x18\x02 \x03(\x0b\x32\x35.userspace_cni.cri.PodSandboxStatusResponse.InfoEntry\x1a+\n\tInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*:\n\x0fPodSandboxState\x12\x11\n\rSANDBOX_READY\x10\x00\x12\x14\n\x10SANDBOX_NOTREADY\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,26 +33,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PODSANDBOXSTATUSRESPONSE_INFOENTRY']._loaded_options = None
   _globals['_PODSANDBOXSTATUSRESPONSE_INFOENTRY']._serialized_options = b'8\001'
-  _globals['_PODSANDBOXSTATE']._serialized_start=914
-  _globals['_PODSANDBOXSTATE']._serialized_end=972
-  _globals['_PODSANDBOXSTATEVALUE']._serialized_start=63
-  _globals['_PODSANDBOXSTATEVALUE']._serialized_end=136
-  _globals['_PODSANDBOXFILTER']._serialized_start=138
-  _globals['_PODSANDBOXFILTER']._serialized_end=212
-  _globals['_LISTPODSANDBOXREQUEST']._serialized_start=214
-  _globals['_LISTPODSANDBOXREQUEST']._serialized_end=290
-  _globals['_PODSANDBOXMETADATA']._serialized_start=292
-  _globals['_PODSANDBOXMETADATA']._serialized_end=358
-  _globals['_PODSANDBOX']._serialized_start=361
-  _globals['_PODSANDBOX']._serialized_end=493
-  _globals['_LISTPODSANDBOXRESPONSE']._serialized_start=495
-  _globals['_LISTPODSANDBOXRESPONSE']._serialized_end=565
-  _globals['_PODSANDBOXSTATUSREQUEST']._serialized_start=567
-  _globals['_PODSANDBOXSTATUSREQUEST']._serialized_end=633
-  _globals['_PODSANDBOXSTATUS']._serialized_start=635
-  _globals['_PODSANDBOXSTATUS']._serialized_end=716
-  _globals['_PODSANDBOXSTATUSRESPONSE']._serialized_start=719
-  _globals['_PODSANDBOXSTATUSRESPONSE']._serialized_end=912
-  _globals['_PODSANDBOXSTATUSRESPONSE_INFOENTRY']._serialized_start=869
-  _globals['_PODSANDBOXSTATUSRESPONSE_INFOENTRY']._serialized_end=912
+  _globals['_PODSANDBOXSTATE']._serialized_start=1015
+  _globals['_PODSANDBOXSTATE']._serialized_end=1073
+  _globals['_VERSIONREQUEST']._serialized_start=63
+  _globals['_VERSIONREQUEST']._serialized_end=96
+  _globals['_VERSIONRESPONSE']._serialized_start=98
+  _globals['_VERSIONRESPONSE']._serialized_end=162
+  _globals['_PODSANDBOXSTATEVALUE']._serialized_start=164
+  _globals['_PODSANDBOXSTATEVALUE']._serialized_end=237
+  _globals['_PODSANDBOXFILTER']._serialized_start=239
+  _globals['_PODSANDBOXFILTER']._serialized_end=313
+  _globals['_LISTPODSANDBOXREQUEST']._serialized_start=315
+  _globals['_LISTPODSANDBOXREQUEST']._serialized_end=391
+  _globals['_PODSANDBOXMETADATA']._serialized_start=393
+  _globals['_PODSANDBOXMETADATA']._serialized_end=459
+  _globals['_PODSANDBOX']._serialized_start=462
+  _globals['_PODSANDBOX']._serialized_end=594
+  _globals['_LISTPODSANDBOXRESPONSE']._serialized_start=596
+  _globals['_LISTPODSANDBOXRESPONSE']._serialized_end=666
+  _globals['_PODSANDBOXSTATUSREQUEST']._serialized_start=668
+  _globals['_PODSANDBOXSTATUSREQUEST']._serialized_end=734
+  _globals['_PODSANDBOXSTATUS']._serialized_start=736
+  _globals['_PODSANDBOXSTATUS']._serialized_end=817
+  _globals['_PODSANDBOXSTATUSRESPONSE']._serialized_start=820
+  _globals['_PODSANDBOXSTATUSRESPONSE']._serialized_end=1013
+  _globals['_PODSANDBOXSTATUSRESPONSE_INFOENTRY']._serialized_start=970
+  _globals['_PODSANDBOXSTATUSRESPONSE_INFOENTRY']._serialized_end=1013
 # @@protoc_insertion_point(module_scope)

@@ -14,6 +14,20 @@ class PodSandboxState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 SANDBOX_READY: PodSandboxState
 SANDBOX_NOTREADY: PodSandboxState
 
+class VersionRequest(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    def __init__(self, version: _Optional[str] = ...) -> None: ...
+
+class VersionResponse(_message.Message):
+    __slots__ = ("runtime_name", "runtime_version")
+    RUNTIME_NAME_FIELD_NUMBER: _ClassVar[int]
+    RUNTIME_VERSION_FIELD_NUMBER: _ClassVar[int]
+    runtime_name: str
+    runtime_version: str
+    def __init__(self, runtime_name: _Optional[str] = ..., runtime_version: _Optional[str] = ...) -> None: ...
+
 class PodSandboxStateValue(_message.Message):
     __slots__ = ("state",)
     STATE_FIELD_NUMBER: _ClassVar[int]
