@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from tests.lab.breaking.breakable_node import BreakableNode, RunningPod
@@ -32,7 +32,8 @@ def send(pod: RunningPod, *sources: bytes, to: bytes = BROADCAST) -> None:
     with closing(socket_in(pod.netns, socket.AF_PACKET, socket.SOCK_RAW)) as link:
         link.bind(("net1", 0))
         for source in sources:
-            link.send(to + source + KIND + bytes(100))
+            with suppress(OSError):  # the kernel says so where a limit at the pod's end drops it
+                link.send(to + source + KIND + bytes(100))
 
 
 def flood(node: BreakableNode) -> None:
@@ -84,6 +85,22 @@ def break_limit(node: BreakableNode, pod: RunningPod) -> None:
     """A network has a limit that is far too low."""
     limited(node, TINY)
     flood(node)
+
+
+@breaks(
+    "plain",
+    "limit-drops",
+    "the limit from the pod of 8000 bit/s",
+    "raise egressRate and egressBurst of key bandwidth in network plain-net",
+    asks="slow",
+)
+def break_limit_at_the_pod(node: BreakableNode, pod: RunningPod) -> None:
+    """A network limits what a pod sends by its kernel link, which the pod's own end does."""
+    slow = node.prepare("plain", "slow")
+    slow.network = {**slow.network, "bandwidth": {"egressRate": 8000, "egressBurst": 12000}}
+    done = node.attach(slow)
+    assert done.status == 0, done.stdout
+    send(slow, *[STRANGER] * SENT)
 
 
 @breaks("app", "limit-drops", "of 8000 bit/s", "another program has set it", "clear Port")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from typing import Final
 
+from userspace_cni.attachment.listing import limits_of
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.findings import Severity
 from userspace_cni.base.limits import Limits, Rate
@@ -37,15 +39,17 @@ def judge_limits(sight: AttachmentSight) -> Findings:
         drops = counted[way] or traffic.limit_drops.get(way, 0)
         if not drops:
             continue
-        rate: Rate | None = getattr(step.limits, way) or getattr(port.now.limits, way)
+        seen = traffic if counted[way] else replace(traffic, lately={})  # the kernel's own drops are not among the switch's
+        recorded: Rate | None = getattr(limits_of(sight.record), way)
+        rate: Rate | None = recorded or getattr(port.now.limits, way)
         limit = f"the limit {words}" + (f" of {rate.rate} bit/s (burst {rate.burst} bit)" if rate else "")
-        message = f"{limit} has dropped {_part(drops, traffic, way)}"
+        message = f"{limit} has dropped {_part(drops, seen, way)}"
         yield sight.found(
             "limit-drops",
             message,
-            _raise(step, way, word, sight.record.network),
+            _raise(step, recorded, way, word, sight.record.network),
             "TCP becomes slow by that, and UDP loses data",
-            _severity(drops, traffic, way),
+            _severity(drops, seen, way),
         )
 
 
@@ -182,9 +186,8 @@ def _severity(drops: int, traffic: TrafficSight, way: str) -> Severity:
     return "warning" if not over and drops >= _MUCH * (drops + traffic.frames(way)) else "note"
 
 
-def _raise(step: OvsPort, way: str, word: str, network: str) -> str:
-    """How the limit is raised: by what said it."""
-    limit: Rate | None = getattr(step.limits, way)
+def _raise(step: OvsPort, limit: Rate | None, way: str, word: str, network: str) -> str:
+    """How the limit is raised: by what said it, `limit` in the record."""
     if limit is None:
         set_by = "another program has set it, and no record of ours has it"
         off = f"set Interface {step.name} ingress_policing_rate=0" if way == "from_pod" else f"clear Port {step.name} qos"
