@@ -40,6 +40,14 @@ def number_of(node: BreakableNode, pod: RunningPod) -> str:
     return str(node.switch.interface(pod.port)["ofport"])
 
 
+def add_uplink(node: BreakableNode, mtu: int = 1500) -> None:
+    """Give the bridge a NIC, `wire`, at whose other end nothing answers."""
+    inside(node.switch.netns, "ip", "link", "add", "wire", "mtu", str(mtu), "type", "veth", "peer", "name", "far")
+    node.end.callback(inside, node.switch.netns, "ip", "link", "delete", "wire")
+    node.switch.vsctl("add-port", BRIDGE, "wire")
+    node.end.callback(node.switch.vsctl, "--if-exists", "del-port", "wire")
+
+
 @breaks("app", "vlan-changed", "the record has no VLAN tag, the switch has 200", "another VLAN", "set it back", mended=True)
 def break_vlan_by_hand(node: BreakableNode, pod: RunningPod) -> None:
     """The agent is down, and another program has given the port a VLAN."""
@@ -63,10 +71,7 @@ def break_mtu_unlike(node: BreakableNode, pod: RunningPod) -> None:
 @breaks("app", "mtu-unlike", "uplink wire 1400", "longer than 1400")
 def break_mtu_of_the_uplink(node: BreakableNode, pod: RunningPod) -> None:
     """The bridge's uplink has a smaller MTU than its pods."""
-    inside(node.switch.netns, "ip", "link", "add", "wire", "mtu", "1400", "type", "veth", "peer", "name", "far")
-    node.end.callback(inside, node.switch.netns, "ip", "link", "delete", "wire")
-    node.switch.vsctl("add-port", BRIDGE, "wire")
-    node.end.callback(node.switch.vsctl, "--if-exists", "del-port", "wire")
+    add_uplink(node, 1400)
 
 
 @breaks("app", "mirror-foreign", "mirror spy of another program", "every frame of the bridge", mended=True)

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from tests.lab.breaking.breakable_node import BreakableNode, RunningPod
+from tests.lab.breaking.breaks_of_bridges import add_uplink
 from tests.lab.breaking.table import breaks
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import wait_until
@@ -161,6 +162,7 @@ def break_address_given_twice(node: BreakableNode, pod: RunningPod) -> None:
 @breaks("plain", "gateway-silent", f"the next hop {GATEWAY} of the pod's routes", "does not answer", asks="routed")
 def break_gateway_silent(node: BreakableNode, pod: RunningPod) -> None:
     """The router of the network is away, or in another VLAN."""
+    add_uplink(node)
     _routed(node, "routed", routes=[{"dst": "0.0.0.0/0", "gw": GATEWAY}])
 
 

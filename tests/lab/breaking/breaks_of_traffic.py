@@ -71,7 +71,11 @@ def break_not_reading(node: BreakableNode, pod: RunningPod) -> None:
     thread.start()
     node.end.callback(thread.join)
     node.end.callback(over.set)
-    node.switch.write_statistics()
+
+    def counted() -> bool:
+        return int(node.switch.interface(pod.port)["statistics"].get("ovs_tx_failure_drops", 0)) >= SENT
+
+    wait_until(counted, 60, what="drops in OVSDB")
 
 
 @breaks(

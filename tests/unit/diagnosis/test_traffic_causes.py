@@ -159,15 +159,18 @@ def test_a_gateway_that_is_not_there() -> None:
 
 
 def test_drops_by_a_limit() -> None:
-    """One frame in a hundred is a fault; fewer are to know. What has set the limit is what raises it."""
+    """One frame in a hundred is a fault; fewer, or a few, are to know. What has set the limit is what raises it."""
     limited = replace(STEP, limits=Limits(RATE, RATE))
-    many = {"rx_packets": 100, "tx_packets": 100, "ovs_tx_qos_drops": 50, "ovs_rx_qos_drops": 2}
+    many = {"rx_packets": 100, "tx_packets": 100, "ovs_tx_qos_drops": 50, "ovs_rx_qos_drops": 40}
     to_pod, from_pod = found(seen(step=limited, statistics=many))
     assert (to_pod.severity, from_pod.severity) == ("warning", "warning")
     what, since = "of 1000000 bit/s (burst 100000 bit) has dropped", "frames, as counted up to 5 s ago"
     assert to_pod.message == f"the limit to the pod {what} 50 of 150 {since}"
-    assert from_pod.message == f"the limit from the pod {what} 2 of 102 {since}"
+    assert from_pod.message == f"the limit from the pod {what} 40 of 140 {since}"
     assert names(seen(step=limited, statistics={**many, "tx_packets": 100_000, "ovs_rx_qos_drops": 0})) == [
+        ("limit-drops", "note")
+    ]
+    assert names(seen(step=limited, statistics={**many, "ovs_tx_qos_drops": 31, "ovs_rx_qos_drops": 0})) == [
         ("limit-drops", "note")
     ]
     assert "raise ingressRate" in to_pod.remedy
@@ -177,7 +180,7 @@ def test_drops_by_a_limit() -> None:
     assert "make the pod anew" in found(seen(step=asked, statistics=many))[0].remedy
     by_hand = replace(Connected(), now=PortNow(limits=Limits(RATE)))
     assert "`ovs-vsctl clear Port mine qos`" in found(seen(statistics=many, port=by_hand))[0].remedy
-    assert names(seen(step=limited, limit_drops={"to_pod": 5})) == [("limit-drops", "warning")]
+    assert names(seen(step=limited, limit_drops={"to_pod": 50})) == [("limit-drops", "warning")]
 
 
 def test_an_application_that_does_not_read() -> None:

@@ -17,6 +17,8 @@ from userspace_cni.diagnosis.why.traffic_sight import Lately, TrafficSight
 _NONE: Final = Lately(0, 0)
 _MUCH: Final = 0.01
 """The part of the frames from which on drops are a fault; fewer are to know."""
+_FEW: Final = 32
+"""Fewer frames are dropped at any start of an application, before its queues have buffers."""
 _WAYS: Final = (("to_pod", "to the pod", "ingress"), ("from_pod", "from the pod", "egress"))
 """The directions, in words, and as CNI and annotations call them."""
 _RULE: Final = re.compile(r"([0-9]{1,3})\. (?:(?P<match>.*), )?priority (?P<priority>[0-9]{1,5})(?:, cookie 0x[0-9a-f]{1,16})?")
@@ -183,7 +185,9 @@ def _severity(drops: int, traffic: TrafficSight, way: str) -> Severity:
     """A fault is much of all frames, unless none is dropped any more while others pass."""
     lately = traffic.lately.get(way, _NONE)
     over = lately.moved > 0 and lately.dropped == 0
-    return "warning" if not over and drops >= _MUCH * (drops + traffic.frames(way)) else "note"
+    dropped = drops + lately.dropped
+    much = dropped >= _FEW and dropped >= _MUCH * (dropped + traffic.frames(way))
+    return "warning" if much and not over else "note"
 
 
 def _raise(step: OvsPort, limit: Rate | None, way: str, word: str, network: str) -> str:
