@@ -18,6 +18,7 @@ from typing import Any, Final
 from userspace_cni.base.addresses import why_no_machines, why_not_in_subnet
 from userspace_cni.base.errors import InvalidConfig, quote, shorten
 from userspace_cni.base.limits import UNLIMITED, Limits, read_rates
+from userspace_cni.base.misspelt import meant_or_known
 from userspace_cni.base.vlans import VLAN_MAX
 from userspace_cni.pod.mac import is_unicast, six_octets
 from userspace_cni.pod.quantity import amount
@@ -309,7 +310,7 @@ def _table(value: object, known: Iterable[str], where: str) -> Mapping[str, Any]
 def _require_known(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
     for key, value in table.items():
         if key not in known:
-            raise InvalidConfig(f"{where}: unknown key '{shorten(key)}' = {quote(value)}", f"keys are {', '.join(known)}")
+            raise InvalidConfig(f"{where}: unknown key '{shorten(key)}' = {quote(value)}", meant_or_known(key, known))
 
 
 def _whole(value: object, readers: Mapping[str, Read], where: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from string import ascii_letters, digits
 from typing import Any, Final, Literal, get_args
 
 from userspace_cni.base.errors import InvalidConfig
+from userspace_cni.base.misspelt import meant_or_known
 
 NAME_MAX: Final = 63
 NAME_FIRST: Final = f"{ascii_letters}{digits}_"
@@ -52,7 +53,7 @@ def read_node_mirrors(raw: object, where: str) -> tuple[NodeMirror, ...]:
 def _read_one(table: Mapping[str, Any], where: str) -> NodeMirror:
     for key, value in table.items():
         if key not in _KEYS:
-            raise InvalidConfig(f"{where}: unknown key '{key}' = {value!r}", f"keys are {', '.join(_KEYS)}")
+            raise InvalidConfig(f"{where}: unknown key '{key}' = {value!r}", meant_or_known(key, _KEYS))
     for key, right in (("name", NAME), ("bridge", _LINK), ("output", _LINK)):
         value = table.get(key)
         if not isinstance(value, str) or not right.fullmatch(value):

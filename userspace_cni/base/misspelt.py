@@ -37,6 +37,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"did you mean '{near}'?" if near else ""
 
 
+def meant_or_known(word: str, known: Iterable[str], what: str = "keys") -> str:
+    """The details of an error about an unknown word: the one that may be meant, and those that there are."""
+    words = list(known)
+    return " ".join(filter(None, (did_you_mean(word, words), f"{what} are {', '.join(words)}")))
+
+
 def is_within(one: str, other: str, edits: int) -> bool:
     """Whether `edits` letters at most have to be inserted, removed or replaced to turn one text into the other."""
     if abs(len(one) - len(other)) > edits:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from userspace_cni.base.errors import InvalidConfig, quote
+from userspace_cni.base.misspelt import meant_or_known
 
 NOTHING: Final[tuple[Any, ...]] = (None, False, "", 0, [], {})
 """Values that ask for nothing."""
@@ -31,5 +32,5 @@ def known_fields(spec: object, known: Collection[str], not_built: Mapping[str, C
                     f"{where}: '{name}' is {said}, which is not built", "take the field out: docs/node-network.md"
                 )
         elif name not in known:
-            raise InvalidConfig(f"{where}: unknown field '{name}'", f"fields are {', '.join(sorted(known))}")
+            raise InvalidConfig(f"{where}: unknown field '{name}'", meant_or_known(name, sorted(known), "fields"))
     return spec

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NoReturn, get_args
 
 from userspace_cni.base.errors import InvalidConfig, quote, shorten
+from userspace_cni.base.misspelt import meant_or_known
 from userspace_cni.base.vlans import VLAN_MAX, vlan_ranges, vlans_of
 
 BondMode = Literal["active-backup", "balance-slb", "balance-tcp"]
@@ -244,7 +245,7 @@ def _read_one(table: Mapping[str, Any], where: str) -> ProviderNetwork:
 def _read_keys(table: Mapping[str, Any], readers: Mapping[str, Callable[[Any, str], Any]], where: str) -> dict[str, Any]:
     for key, value in table.items():
         if key not in readers:
-            raise InvalidConfig(f"{where}: unknown key '{shorten(key)}' = {quote(value)}", f"keys are {', '.join(readers)}")
+            raise InvalidConfig(f"{where}: unknown key '{shorten(key)}' = {quote(value)}", meant_or_known(key, readers))
     return {key: readers[key](value, f"{where}: '{key}'") for key, value in table.items()}
 
 

@@ -17,6 +17,7 @@ from userspace_cni.base.gateways import LINK_NAME, Gateway, read_gateways
 from userspace_cni.base.log import FORMATS, LEVELS
 from userspace_cni.base.logical_ports import NAMINGS
 from userspace_cni.base.mirrors import NodeMirror, read_node_mirrors
+from userspace_cni.base.misspelt import did_you_mean
 from userspace_cni.base.provider_networks import ProviderNetwork, read_provider_networks
 from userspace_cni.base.setting_forms import (
     ANYTHING,
@@ -348,22 +349,37 @@ def load(environ: Mapping[str, str]) -> Settings:
     values: dict[str, Any] = {}
     for path in files(environ):
         values |= _from_file(path, required=bool(named))
-    for key, (default, setting) in TABLE.items():
-        names = (setting.own or PREFIX + key.upper(), setting.fallback)
-        name = next((name for name in names if name and environ.get(name)), None)
-        if name:
+    for key, (default, _) in TABLE.items():
+        if name := find_variable(key, environ):
             values[key] = _from_text(key, environ[name], default, f"environment variable {name}")
     return Settings(**values)
 
 
+def find_variable(key: str, environ: Mapping[str, str]) -> str:
+    """The variable that decides about a setting; "" where none does."""
+    return next((name for name in variables_of(key) if environ.get(name)), "")
+
+
+def variables_of(key: str) -> list[str]:
+    """The variables that a setting can have, of which the first one counts."""
+    setting = TABLE[key][1]
+    return [name for name in (setting.own or PREFIX + key.upper(), setting.fallback) if name]
+
+
 def _from_file(path: str, *, required: bool) -> dict[str, Any]:
+    raw, _ = parse_file(path, required=required)
+    return dict(read_key(key, value, path) for key, value in raw.items())
+
+
+def parse_file(path: str, *, required: bool) -> tuple[dict[str, Any], str]:
+    """What a settings file has, by key, and its text; nothing if it may be absent and is. Raises as `load` does."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(FILE_MAX + 1)
     except FileNotFoundError as error:
         if required:
             raise InvalidConfig(f"settings file {path} is absent", f"{PREFIX}CONFIG names it") from error
-        return {}
+        return {}, ""
     except OSError as error:
         wrong = Unavailable if error.errno in PASSING else Undecodable
         raise wrong(f"reading settings file {path}: {error.strerror}", "the plugin runs as root") from error
@@ -372,20 +388,22 @@ def _from_file(path: str, *, required: bool) -> dict[str, Any]:
     import tomllib
 
     try:
-        raw = tomllib.loads(content.decode("utf-8"))
+        text = content.decode("utf-8")
+        return tomllib.loads(text), text
     except (ValueError, RecursionError) as error:
         raise Undecodable(f"settings file {path} is not TOML", str(error)) from error
-    values: dict[str, Any] = {}
-    for key in TABLES_OF_FILE.keys() & raw.keys():
+
+
+def read_key(key: str, value: object, path: str) -> tuple[str, Any]:
+    """The field of Settings that a key of a file sets, and its value. Raises InvalidConfig."""
+    where = f"settings file {path}"
+    if key in TABLES_OF_FILE:
         name, read = TABLES_OF_FILE[key]
-        values[name] = read(raw.pop(key), f"settings file {path}")
-    for key, value in raw.items():
-        if key not in TABLE:
-            keys = ", ".join([*TABLE, *TABLES_OF_FILE])
-            raise InvalidConfig(f"settings file {path}: unknown key '{key}' = {value!r}", f"keys are {keys}")
-        typed = _same_type(value, TABLE[key][0], f"settings file {path}, key '{key}'")
-        values[key] = _checked(key, typed, f"settings file {path}")
-    return values
+        return name, read(value, where)
+    if key not in TABLE:
+        keys = [*TABLE, *TABLES_OF_FILE]
+        raise InvalidConfig(f"{where}: unknown key '{key}' = {value!r}", did_you_mean(key, keys) or f"keys are {', '.join(keys)}")
+    return key, _checked(key, _same_type(value, TABLE[key][0], f"{where}, key '{key}'"), where)
 
 
 def _same_type(value: object, default: object, where: str) -> object:

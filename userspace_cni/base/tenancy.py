@@ -26,6 +26,7 @@ from typing import Any, Final
 from userspace_cni.base.errors import BridgeRefused, InvalidConfig, LogicalPortRefused, MirrorRefused
 from userspace_cni.base.logical_ports import NODE_SWITCH
 from userspace_cni.base.mirrors import NAME_CHARACTERS, NAME_FIRST, NAME_MAX
+from userspace_cni.base.misspelt import meant_or_known
 from userspace_cni.base.vlans import BRIDGE_MAX, Vlan, list_carried_vlans, vlan_ranges
 
 _PART: Final = re.compile(r"\[!?[^\]]+\]|.", re.DOTALL)
@@ -233,7 +234,7 @@ def _read_rule(number: int, table: Mapping[str, Any], where: str) -> Rule:
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in READERS:
-            raise InvalidConfig(f"{where}: unknown key '{key}' = {value!r}", f"keys are {', '.join(READERS)}")
+            raise InvalidConfig(f"{where}: unknown key '{key}' = {value!r}", meant_or_known(key, READERS))
         if not isinstance(value, list):
             raise InvalidConfig(f"{where}: '{key}' is {value!r}", "it must be a list")
         values[key] = READERS[key](value, f"{where}: '{key}'")

@@ -247,6 +247,13 @@ def _controller() -> click.Command:
     return controller_command
 
 
+@defer(userspace_cni, "settings", "Show the settings in force, and check files with them.")
+def _settings() -> click.Command:
+    from userspace_cni.cli.node.settings_commands import settings_command
+
+    return settings_command
+
+
 @defer(userspace_cni, "completion", "Print the script by which a shell completes commands and names.")
 def _completion() -> click.Command:
     from userspace_cni.cli.completion import completion_command

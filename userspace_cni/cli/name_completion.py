@@ -84,6 +84,14 @@ uplink_names: Final = _complete(lambda site: (each.name for each in site.setting
 nic_names: Final = _complete(lambda _: (path.name for path in _NICS.iterdir()))
 
 
+def setting_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The keys of settings, each with what it is: also while a settings file is wrong."""
+    from userspace_cni.base.settings import TABLE, TABLES_OF_FILE
+
+    found = [CompletionItem(key, help=setting.help) for key, (_, setting) in TABLE.items() if key.startswith(incomplete)]
+    return found + [CompletionItem(key) for key in TABLES_OF_FILE if key.startswith(incomplete)]
+
+
 def file_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The shell's own completion of files."""
     return [CompletionItem(incomplete, type="file")]

@@ -41,13 +41,15 @@ WITHOUT_SETTINGS = {
     "routes manifests",
     "schema network",
     "schema settings",
+    "settings check",
     "tap",
 }
 """They read no settings: they work on files alone, or in a pod."""
-WITHOUT_ROOT = WITHOUT_SETTINGS - {"tap"} | {"controller", "routes apply"}
+WITHOUT_ROOT = WITHOUT_SETTINGS - {"tap"} | {"controller", "routes apply", "settings show"}
 """`routes apply` in its first example, which writes nothing."""
 WITHOUT_NODE = {
     **dict.fromkeys(("list", "check", "network", "gateway status", "routes check", "routes apply", "setup dpdk"), 0),
+    **dict.fromkeys(("settings show", "support"), 0),
     **dict.fromkeys(("show", "why", "ping", "load", "capture", "uplink status", "uplink add", "uplink remove"), 1),
     **dict.fromkeys(("nic-to-bridge", "ovn nic-to-bridge", "routes explain", "routes flush", "enter"), 1),
 }
