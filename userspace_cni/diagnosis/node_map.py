@@ -20,6 +20,8 @@ PortState = Literal["connected", "up", "waiting", "changing", "off", "down", "di
 """connected: an application is at the socket; up: the link is; waiting: no application yet; changing: being attached or detached;
 off: a link that nothing uses, as a mirror's output without a reader; down: the link is; differs: the switch has other values than
 the record; dead: no process has the socket; error: the switch could not open it, or lacks it; unknown: it cannot be asked."""
+_GRAVEST: Final[tuple[PortState, ...]] = ("error", "down", "unknown")
+"""Of a port with several interfaces."""
 WRONG: Final[frozenset[PortState]] = frozenset({"down", "differs", "dead", "error"})
 Behind = Literal["pod", "vm", "node", "uplink", "tunnel", "patch", "test", "other"]
 """What is behind a port: a pod, a VM, the node's own stack, the outside, another node, another bridge, a test of ours, or what
@@ -193,8 +195,9 @@ class _Mapping:
             step = record.uplink
             if step is not None and step.name not in there:
                 nics = ", ".join(each.devargs or each.name for each in step.interfaces)
-                vlan = Vlan(trunks=step.trunks)
-                found.setdefault(step.bridge, []).append(MapPort(step.name, "uplink", self._absent, nics, vlan=vlan))
+                problems = () if self._facts.bridges is None else (f"the switch has no port {step.name}",)
+                port = MapPort(step.name, "uplink", self._absent, nics, vlan=Vlan(trunks=step.trunks), problems=problems)
+                found.setdefault(step.bridge, []).append(port)
         return found
 
     @property
@@ -260,24 +263,25 @@ class _Mapping:
         """A port of the node itself, of a test of ours, or of another program."""
         first = port.interfaces[0] if port.interfaces else SwitchInterface(port.name, "")
         behind, own = find_behind(port, first), self._own.get(port.name, ())
-        states = [self._state(each) for each in port.interfaces] or [self._absent]
+        states = [self._state(each) for each in port.interfaces]
         if behind in ("node", "other") and port.name not in self._own:
             states = ["off" if each == "down" else each for each in states]
-        gravest: PortState = next((each for each in ("error", "down", "unknown") if each in states), states[0])
-        errors = tuple(f"the switch says: {each.error}" for each in port.interfaces if each.error)
-        owner = ", ".join(each.options.get("dpdk-devargs") or each.name for each in port.interfaces)
+        gravest = next((each for each in _GRAVEST if each in states), states[0] if states else "unknown")
+        problems = [f"the switch says: {each.error}" for each in port.interfaces if each.error]
         members = tuple(
             MapMember(each.options.get("dpdk-devargs") or each.name, state, each.type, each.speed)
             for each, state in zip(port.interfaces, states, strict=True)
         )
+        if port.bond:
+            problems += [f"the link of {each.name} is down" for each in members if each.state == "down"]
         return MapPort(
             port.name,
             behind,
             gravest,
-            owner if behind == "uplink" else port.name,
+            ", ".join(each.name for each in members) if behind == "uplink" else port.name,
             type=first.type,
             vlan=port.vlan,
-            problems=errors,
+            problems=tuple(problems),
             mac=first.mac,
             addresses=own,
             mtu=first.mtu,
@@ -320,7 +324,7 @@ def find_behind(port: SwitchBridgePort, first: SwitchInterface) -> Behind:
     if first.type == "internal":
         return "node"
     is_program = first.type in _VHOST or first.driver in _OF_PROGRAMS or port.owner == "pod" or bool(port.logical)
-    return "other" if is_program else "uplink"
+    return "other" if is_program or not port.interfaces else "uplink"
 
 
 def vlan_words(vlan: Vlan) -> str:

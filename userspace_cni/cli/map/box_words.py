@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from userspace_cni.base.vlans import Vlan
 from userspace_cni.cli.map.drawing import Facts
 from userspace_cni.cli.view import format_count, plain
 from userspace_cni.diagnosis.node_map import Behind, MapPort, PortRates, PortState, vlan_words
@@ -113,7 +114,7 @@ def describe(port: MapPort, bridge: str, mirrors: Facts = ()) -> Facts:
         ("bridge", bridge),
         ("port", port.name),
         ("opened as", port.type),
-        ("VLAN", vlan_words(port.vlan) if not port.logical else ""),
+        ("VLAN", _vlan_fact(port)),
         ("logical port", port.logical),
         ("logical switch", port.logical_switch),
         ("MAC", port.mac),
@@ -132,6 +133,11 @@ def describe(port: MapPort, bridge: str, mirrors: Facts = ()) -> Facts:
         ("container", port.container),
     ]
     return tuple((name, plain(value)) for name, value in facts if value)
+
+
+def _vlan_fact(port: MapPort) -> str:
+    """Its VLANs; a port of OVN has none of its own."""
+    return "" if port.logical else "none set, so that all pass" if port.vlan == Vlan() else vlan_words(port.vlan)
 
 
 def _core(polled: tuple[int, int | None]) -> str:

@@ -127,7 +127,12 @@ class _Picture:
         unasked: list[tuple[PortState | None, str]] = [("unknown", each) for each in self._node.unasked]
         lines = unasked + wrong[:_TROUBLES]
         if len(wrong) > _TROUBLES:
-            lines.append((None, f"and {len(wrong) - _TROUBLES} more, which are marked below; userspace-cni list has them all"))
+            lines.append(
+                (
+                    None,
+                    f"and {len(wrong) - _TROUBLES} more, which are marked below; userspace-cni why POD says of each what to do",
+                )
+            )
         if not lines:
             return y
         height = _ROW * len(lines) + 16
@@ -232,7 +237,7 @@ def _gravity(port: MapPort) -> tuple[object, ...]:
 
 def _sentence(port: MapPort) -> str:
     """What is wrong with a port."""
-    name = f"{port.owner}/{port.ifname}" if port.ifname else heading(port)
+    name = f"{port.owner}/{port.ifname}" if port.ifname else port.name if len(port.members) > 1 else heading(port)
     return f"{name}: {'; '.join(port.problems) or STATES[port.state]}"
 
 

@@ -137,4 +137,6 @@ def _look(port: MapPort) -> str:
 def _trouble(port: MapPort) -> str:
     """What is wrong, in a few words: the whole text is told where the box is pointed at."""
     words = STATES[port.state]
-    return f"{words}: {port.problems[0]}" if port.problems and port.state == "error" else words
+    if port.problems and port.state == "error":
+        return f"{words}: {port.problems[0]}"
+    return port.problems[0] if port.problems and port.state == "down" else words
