@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_interface, ip_network
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,6 +111,26 @@ def test_which_routes_override(others: tuple[PodRoute, ...], first: bool, overri
     default route."""
     found = [each for each in judge_link(sight(with_routes(*others, first=first))) if each.name == "route-overridden"]
     assert [each.message.split(" by net1")[0].rpartition(" ")[2] for each in found] == overridden
+
+
+def test_what_a_pod_calls_its_links_is_no_command(tmp_path: Path) -> None:
+    """A person runs the commands of a remedy: a name that the pod has chosen is one word in them."""
+    for name, text in (("nsenter", 'shift; exec "$@"'), ("reboot", f"touch {tmp_path}/rebooted"), ("ip", ""), ("ethtool", "")):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+    for name in ("sysctl", "kubectl", "ovs-appctl", "userspace-cni"):
+        (tmp_path / name).symlink_to(tmp_path / "ip")
+    evil = "$(reboot);reboot"
+    end = replace(END, name=evil, addresses=())
+    link = replace(SOUND, end=evil, end_up=False, offload=True, without_ipv6=True, rp_filter=1, reverse_path_drops=1)
+    inside = Inside({evil: end}, (route("10.1.0.128/25", ";reboot;"),))
+    found = list(judge_link(sight(replace(link, inside=inside))))
+    commands = [command for each in found for command in re.findall("`([^`]+)`", each.remedy)]
+    assert len(commands) >= 8
+    for command in commands:
+        subprocess.run(["/bin/sh", "-c", command], env={"PATH": f"{tmp_path}:/bin:/usr/bin"}, check=False)
+        assert not (tmp_path / "rebooted").exists(), command
 
 
 def test_a_second_default_route_that_the_network_asks_for_is_no_fault() -> None:

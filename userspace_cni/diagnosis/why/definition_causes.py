@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Final
 
 from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, Findings, known
@@ -14,7 +15,7 @@ def judge_definition(sight: AttachmentSight) -> Findings:
     seen = known(sight.definition)
     if seen is None:
         return
-    show = f"`kubectl get network-attachment-definitions -n {' '.join(seen.name.partition('/')[::2])} -o yaml`"
+    show = f"`kubectl get network-attachment-definitions -n {shlex.join(seen.name.partition('/')[::2])} -o yaml`"
     if not seen.is_there:
         message = f"the network definition {seen.name}, by which the pod asked for this interface, was deleted"
         remedy = f"create it again before the pod is made anew: until then no new pod gets {sight.record.network}"
@@ -43,7 +44,7 @@ def judge_annotations(sight: AttachmentSight) -> Findings:
     seen, record, agent = known(sight.annotations), sight.record, known(sight.agent)
     if seen is None:
         return
-    pod = f"-n {record.pod_namespace} pod {record.pod_name}"
+    pod = shlex.join(["-n", record.pod_namespace, "pod", record.pod_name])
     if seen.refused:
         message = f"what the pod's annotations ask for is refused, and the port keeps what it had: {seen.refused}"
         remedy = f"correct the annotation (`kubectl annotate --overwrite {pod}`); `kubectl describe {pod}` has the events"

@@ -149,7 +149,7 @@ def _addresses(sight: AttachmentSight, step: Link, link: SeenLink) -> Iterator[F
         how = "IPv6 is off at it (sysctl disable_ipv6)" if cut else "something in the pod has taken it away"
         message = f"the pod's end {link.end} does not have {shown}: {how}"
         commands = [f"`{_inside(step)} ip address add {each} dev {end}`" for each in missing[:_SHOWN]]
-        first = f"`{_inside(step)} sysctl net.ipv6.conf.{link.end}.disable_ipv6=0`, then " if cut else ""
+        first = f"`{_inside(step)} sysctl {shlex.quote(f'net.ipv6.conf.{link.end}.disable_ipv6=0')}`, then " if cut else ""
         remedy = f"{first}{', '.join(commands)}, and its routes; or {_ANEW}"
         yield sight.found("address-missing", message, remedy, "the pod is reached at no such address")
     if link.failed:
@@ -169,9 +169,8 @@ def _routes(sight: AttachmentSight, step: Link, link: SeenLink) -> Iterator[Find
         yield sight.found("route-missing", message, f"{', '.join(again)}; or {_ANEW}", why)
     for own, other in list(_overriding(step, link))[:_SHOWN]:
         message = f"another route of the pod overrides the way to {own} by {link.end}: {other}, metric {other.metric}"
-        version = "-6 " if own.version == 6 else ""
-        ip = f"{_inside(step)} ip {version}route"
-        remedy = f"`{ip} show`; if nothing needs it, `{ip} del {other} metric {other.metric}`"
+        ip = f"{_inside(step)} ip {'-6 ' if own.version == 6 else ''}route"
+        remedy = f"`{ip} show`; if nothing needs it, `{ip} del {shlex.join(str(other).split())} metric {other.metric}`"
         yield sight.found("route-overridden", message, remedy, "packets to there do not leave by this interface")
 
 
@@ -229,7 +228,7 @@ def _policies(sight: AttachmentSight, step: Link, link: SeenLink) -> Iterator[Fi
             f"the sysctl rp_filter is strict at {link.end}, and has dropped {link.reverse_path_drops} packets in the pod whose "
             "answer would leave by another interface"
         )
-        setting = f"net.ipv4.conf.{link.end}.rp_filter=2"
+        setting = shlex.quote(f"net.ipv4.conf.{link.end}.rp_filter=2")
         loose = f"`{inside} sysctl net.ipv4.conf.all.rp_filter=2 {setting}`"
         remedy = f"a route back by {link.end} (a Route object, docs/routes.md); or {loose}"
         yield sight.found("rp-filter", message, remedy, "connections from outside the network time out", "warning")

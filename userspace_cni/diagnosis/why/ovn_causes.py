@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.steps import LogicalPort
@@ -68,7 +69,7 @@ def _of_databases(
         return
     if row and not row.enabled:
         message = f"logical port {logical.name} is disabled in the northbound database (enabled=false)"
-        remedy = f"`ovn-nbctl lsp-set-enabled {logical.name} enabled`"
+        remedy = f"`ovn-nbctl lsp-set-enabled {quote(logical.name)} enabled`"
         yield sight.found("logical-port-disabled", message, remedy, "OVN drops what comes from it and goes to it")
     if row and row.version and logical.version and row.version != logical.version:
         message = (
@@ -81,7 +82,7 @@ def _of_databases(
         message = (
             f"logical port {logical.name} is asked for on chassis {row.requested} (options:requested-chassis), and this is {own}"
         )
-        options = f"`ovn-nbctl get Logical_Switch_Port {logical.name} options`"
+        options = f"`ovn-nbctl get Logical_Switch_Port {quote(logical.name)} options`"
         remedy = f"see which node the pod is on (`kubectl get pod -o wide`), and {options}"
         yield sight.found("logical-port-requested-elsewhere", message, remedy, "ovn-controller does not install it here")
     elif binding and own and binding.chassis and binding.chassis != own:
@@ -89,7 +90,7 @@ def _of_databases(
         message = f"logical port {logical.name} is bound to chassis {binding.chassis}{host}, and this is {own}"
         remedy = (
             "that node has a port with the same iface-id: `userspace-cni gc` there removes what is left of an ended sandbox; "
-            f"`ovs-vsctl find Interface external_ids:iface-id={logical.name}` shows it"
+            f"`ovs-vsctl find Interface {quote(f'external_ids:iface-id={logical.name}')}` shows it"
         )
         yield sight.found("logical-port-elsewhere", message, remedy, "one chassis alone has a logical port")
 
@@ -100,5 +101,6 @@ def _policies(sight: AttachmentSight, logical: LogicalPort, row: NorthboundPort 
         more = f" and {len(policies) - _SHOWN} more" if policies[_SHOWN:] else ""
         named = f"{', '.join(policies[:_SHOWN])}{more}" if policies else "policies that let nothing through"
         message = f"policies isolate the pod for {direction}: what goes {way} it is dropped unless it is let through by {named}"
-        remedy = f"`userspace-cni ovn trace OTHER {logical.name} --port PORT` says what becomes of a packet, and by which policy"
+        trace = f"`userspace-cni ovn trace OTHER {quote(logical.name)} --port PORT`"
+        remedy = f"{trace} says what becomes of a packet, and by which policy"
         yield sight.found("policies-isolate", message, remedy, severity="note")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Final
 
 from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, Findings, known
@@ -14,7 +15,8 @@ def judge_routes(sight: AttachmentSight) -> Findings:
     routes = known(sight.routes)
     if routes is None:
         return
-    pod = f"{sight.record.pod_namespace}/{sight.record.pod_name}" if sight.record.pod_namespace else sight.record.pod_name
+    record = sight.record
+    pod = shlex.quote("/".join(filter(None, (record.pod_namespace, record.pod_name))))
     if routes.off:
         named = ", ".join(routes.off[:_SHOWN])
         message = f"Route {named} asks for routes in this pod, and routes in pods are off on this node"
