@@ -122,7 +122,7 @@ def break_routes_off(node: BreakableNode, pod: RunningPod) -> None:
     _with_route(node, pod, on=False)
 
 
-def _define(node: BreakableNode, pod: RunningPod) -> dict[str, Any]:
+def define(node: BreakableNode, pod: RunningPod) -> dict[str, Any]:
     """The definition by which the pod has asked for its interface, in the API, as it was at its ADD."""
     made = {
         "apiVersion": "k8s.cni.cncf.io/v1",
@@ -141,7 +141,7 @@ def _define(node: BreakableNode, pod: RunningPod) -> dict[str, Any]:
 @breaks("plain", "definition-changed", "default/blue has changed since the pod's ADD", "tag 100")
 def break_definition_changed(node: BreakableNode, pod: RunningPod) -> None:
     """The author of the network has given it a VLAN after the pod was attached."""
-    made = _define(node, pod)
+    made = define(node, pod)
     network = json.loads(made["spec"]["config"])
     network["host"]["bridge"]["vlanId"] = 100
     node.api.add({**made, "spec": {"config": json.dumps(network)}}, "default")
@@ -150,14 +150,14 @@ def break_definition_changed(node: BreakableNode, pod: RunningPod) -> None:
 @breaks("plain", "definition-deleted", "default/blue, by which the pod asked for this interface, was deleted")
 def break_definition_deleted(node: BreakableNode, pod: RunningPod) -> None:
     """The network definition was deleted after the pod was attached."""
-    _define(node, pod)
+    define(node, pod)
     node.api.objects(DEFINITION).remove("default", "blue")
 
 
 @breaks("plain", "definition-refused", "is refused now", "brigde")
 def break_definition_misspelt(node: BreakableNode, pod: RunningPod) -> None:
     """The author of the network has misspelt a key after the pod was attached."""
-    made = _define(node, pod)
+    made = define(node, pod)
     network = json.loads(made["spec"]["config"])
     network["host"]["brigde"] = {}
     node.api.add({**made, "spec": {"config": json.dumps(network)}}, "default")

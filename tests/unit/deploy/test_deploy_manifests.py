@@ -82,7 +82,7 @@ def test_names_fit_together(documents: dict[str, Any]) -> None:
 
 def test_rights_on_the_api(documents: dict[str, Any]) -> None:
     """The agent may read and annotate pods, tell what is wrong with them, read what nodes are to have, and keep IP objects; for
-    routes in pods, read what people ask for and on what that depends; and see KubeVirt's Plugins."""
+    routes in pods, read what people ask for and on what that depends; and see KubeVirt's Plugins, and a pod's network."""
     rights = {resource: set(rule["verbs"]) for rule in documents["ClusterRole"]["rules"] for resource in rule["resources"]}
     assert rights == {
         "pods": {"get", "list", "watch"},
@@ -96,11 +96,13 @@ def test_rights_on_the_api(documents: dict[str, Any]) -> None:
         **{name: {"get", "list", "watch"} for name in ("vlans", "subnets")},  # get: in a process of one call
         "ips": {"create", "patch", "delete", "list", "get"},
         **{name: {"list"} for name in ("plugins", "kubevirts")},
+        "network-attachment-definitions": {"get"},
     }
     groups = {group for rule in documents["ClusterRole"]["rules"] for group in rule["apiGroups"]}
     assert groups == {
         "",
         "userspace-cni.io",
+        "k8s.cni.cncf.io",
         "k8s.ovn.org",
         "apps",
         "batch",
