@@ -1,6 +1,6 @@
 # What people type. The suite itself is tests/run.sh, which CI calls too.
 .DEFAULT_GOAL := help
-.PHONY: help check quick test demo demo-ovn docs
+.PHONY: help check quick test demo demo-ovn docs man
 
 help:   ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile
@@ -24,3 +24,7 @@ docs:   ## links, commands, options, keys and examples of the pages; no root
 	deploy/prepare.sh unit
 	.venv/bin/python -m tests.lab.house
 	.venv/bin/python -m pytest -q $$(grep -rlE --include='test_*.py' 'tests\.lab\.pages|"docs"' tests/unit)
+
+man:    ## the manual pages in build/man; MANDIR=/usr/local/share/man puts them there
+	deploy/prepare.sh unit
+	.venv/bin/python -m userspace_cni.cli.manual $(or $(MANDIR),build/man)
