@@ -40,6 +40,7 @@ def test_pods_and_ports_of_others(live: LiveNode, sandbox: str) -> None:
     ascii_only = cli(live, "map", *STILL, "--html", "-", PYTHONIOENCODING="ascii").stdout
     assert ascii_only.startswith("<!DOCTYPE html>")
     assert "default/app" in ascii_only
+    assert "nowhere" in cli(live, "map", *STILL, "--html", "/nowhere/x.html", code=1).stderr
     assert "give one of them" in cli(live, "map", "--html", "x.html", "--json", code=2).stderr
     assert (found["head"]["agent"].split()[0], found["unasked"], found["asked"]) == ("agent", [], True)
     switch.vsctl("del-port", "br-test", "others")
@@ -83,7 +84,8 @@ def test_a_dead_switch(live: LiveNode, sandbox: str) -> None:
     try:
         found = decoded(live, "map", code=1)
         assert (ports_of(found)[port_of()]["state"], found["head"]["switch"]) == ("unknown", "ovs-vswitchd is dead")
-        assert [each.partition(",")[0] for each in found["unasked"]] == ["ovs-vswitchd is dead"]
+        assert [each.partition(":")[0] for each in found["unasked"]] == ["the states of links are not known"]
+        assert [(each["subject"], each["severity"]) for each in found["faults"]] == [("ovs-vswitchd", "error")]
     finally:
         switch.restart_vswitchd()
     switch.stop_ovsdb()

@@ -30,6 +30,13 @@ OUTWARD: Final[frozenset[Behind]] = frozenset({"uplink", "tunnel", "patch"})
 _TUNNELS: Final = frozenset({"geneve", "vxlan", "gre", "erspan", "stt", "lisp", "bareudp", "ip6gre", "gtpu", "srv6"})
 _OF_PROGRAMS: Final = frozenset({"veth", "tun", "bridge", "dummy"})
 """Drivers of kernel links that lead to another program on this node, not out of it."""
+_DEAD: Final = Finding(
+    "vswitchd-dead",
+    "error",
+    "ovs-vswitchd",
+    "it is dead: no frame passes a bridge in userspace",
+    "see its log, and start it again",
+)
 _VHOST: Final = frozenset({"dpdkvhostuser", "dpdkvhostuserclient"})
 
 
@@ -160,7 +167,8 @@ def _rates(grown: Mapping[str, int], seconds: float) -> PortRates:
 def make_map(head: MapHead, facts: MapFacts, faults: Iterable[Finding] = (), unasked: Iterable[str] = ()) -> NodeMap:
     """The picture of these facts."""
     bridges, asked = tuple(_Mapping(facts).bridges()), facts.bridges is not None
-    return NodeMap(head, bridges, facts.logical, tuple(faults), tuple(unasked), facts.vswitchd, asked)
+    found = [_DEAD, *faults] if facts.vswitchd == "dead" else faults
+    return NodeMap(head, bridges, facts.logical, tuple(found), tuple(unasked), facts.vswitchd, asked)
 
 
 class _Mapping:
@@ -310,7 +318,7 @@ class _Mapping:
 def has_fault(found: NodeMap) -> bool:
     """Whether the picture shows something that is wrong."""
     wrong = any(port.state in WRONG for bridge in found.bridges for port in bridge.ports)
-    return wrong or bool(found.faults) or found.vswitchd == "dead"
+    return wrong or bool(found.faults)
 
 
 def find_behind(port: SwitchBridgePort, first: SwitchInterface) -> Behind:

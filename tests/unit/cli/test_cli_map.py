@@ -160,8 +160,10 @@ def test_the_sheet(node: NodeMap, sheet: str) -> None:
 
 
 def test_what_could_not_be_asked_is_told() -> None:
-    """It stands above the bridges, and is not taken for a node without bridges."""
+    """It stands above the bridges, not as a fault, and is not taken for a node without bridges."""
     node = replace(pictured_node(0, 0), unasked=("the switch cannot be asked",), asked=False)
-    texts = texts_of(write_svg(draw_picture(node)))
+    svg = write_svg(draw_picture(node))
+    texts = texts_of(svg)
+    assert ('class="unasked"' in svg, 'class="troubles"' in svg) == (True, False)
     assert "the switch cannot be asked" in texts
     assert "No bridge is known." in texts

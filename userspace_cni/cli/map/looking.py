@@ -16,7 +16,7 @@ from userspace_cni.base.findings import Finding
 from userspace_cni.base.polling import shares_by_port
 from userspace_cni.base.switch_bridges import FrameCounts, SwitchBridge
 from userspace_cni.cli.agent_client import NoAgent
-from userspace_cni.cli.site import SWITCH_S, Site, patient
+from userspace_cni.cli.site import SWITCH_S, CommandRefused, Site, patient
 from userspace_cni.diagnosis.node_map import MapFacts, MapHead, NodeMap, find_rates, make_map
 from userspace_cni.ovn.logical_networks import LogicalNetworks
 
@@ -79,7 +79,7 @@ class MapLook:
             self._seconds if after else 0,
         )
         if liveness.state in NOT_SERVING:
-            self._unasked.append(f"ovs-vswitchd is {liveness.state}, and the states of links are not known: {liveness.reason}")
+            self._unasked.append(f"the states of links are not known: ovs-vswitchd is {liveness.state}: {liveness.reason}")
         return make_map(head, facts, faults, self._unasked)
 
     def _bridges(self, problem: UserspaceError | None) -> Sequence[SwitchBridge] | None:
@@ -138,7 +138,7 @@ class MapLook:
             _, databases = open_databases(self._ctx)
             what, deadline = "looking at logical networks", patient(_OVN_S)
             return databases.northbound.read(look, frozenset(), what, deadline, enough=lambda _: False)
-        except UserspaceError as error:
+        except (UserspaceError, CommandRefused) as error:
             self._unasked.append(f"OVN's northbound database cannot be asked, and logical switches are not known: {error}")
             return LogicalNetworks()
 

@@ -45,8 +45,7 @@ def _box(ports: list[MapPort], bridge_of: Mapping[str, str]) -> OutsideBox:
         there = bridge_of.get(first.peer, "")
         if there:
             return OutsideBox(f"to bridge {there}", f"patch {first.name}", first, (first,))
-        lost = replace(first, state="error", problems=(f"there is no port {first.peer}, the other end", *first.problems))
-        return OutsideBox(f"patch {first.name}", "to another bridge", lost, (first,))
+        return OutsideBox(f"patch {first.name}", f"to {first.peer or 'nothing'}, which is not there", first, (first,))
     bonded = f"{format_count(len(first.members), 'NIC')} bonded" if len(first.members) > 1 else "NIC"
     speed = first.members[0].speed if len(first.members) == 1 else ""
     vlans = "all VLANs" if first.vlan.tag is None and not first.vlan.trunks else vlan_words(first.vlan)

@@ -136,7 +136,7 @@ class _Picture:
         if not lines:
             return y
         height = _ROW * len(lines) + 16
-        shapes: list[Shape] = [Rectangle(MARGIN, y - 6, width - 2 * MARGIN, height, "troubles", 6)]
+        shapes: list[Shape] = [Rectangle(MARGIN, y - 6, width - 2 * MARGIN, height, "troubles" if wrong else "unasked", 6)]
         for number, (state, text) in enumerate(lines):
             base = y + 12 + _ROW * number
             shapes += [Symbol(MARGIN + 16, base - 4, state, 5)] if state else []
