@@ -103,6 +103,12 @@ def break_duplicate_address(node: BreakableNode, pod: RunningPod) -> None:
     assert done.status == 0, done.stdout
 
 
+@breaks("plain", "duplicate-address", "address 10.56.0.2 is also that of the node's own link on bridge br-test")
+def break_address_of_the_node(node: BreakableNode, pod: RunningPod) -> None:
+    """An administrator has given the bridge's own link an address that a pod has."""
+    inside(node.switch.netns, "ip", "address", "add", "10.56.0.2/24", "dev", BRIDGE)
+
+
 @breaks("app", "flows-drop", "a flow of bridge br-test drops what the pod sends", "in_port=", "priority 100")
 def break_drop_flow(node: BreakableNode, pod: RunningPod) -> None:
     """Another program has added a flow that drops the frames of the port."""
@@ -126,6 +132,12 @@ def break_controller_away(node: BreakableNode, pod: RunningPod) -> None:
 def break_no_flood(node: BreakableNode, pod: RunningPod) -> None:
     """An administrator has forbidden the port by ovs-ofctl mod-port to get broadcasts."""
     openflow(node, "mod-port", number_of(node, pod), "no-flood")
+
+
+@breaks("app", "port-no-receive", "OpenFlow has set port", "drops all that the pod sends", mended=True)
+def break_no_receive(node: BreakableNode, pod: RunningPod) -> None:
+    """An administrator has forbidden the port by ovs-ofctl mod-port to receive."""
+    openflow(node, "mod-port", number_of(node, pod), "no-receive")
 
 
 @breaks("app", "port-down", "OpenFlow has set port", "down", "carries no frame", mended=True)
