@@ -40,11 +40,15 @@ class DeadAgent(Unavailable):
 
 
 class SlowAgent(Unavailable):
-    """The agent lives, and has not answered in time. `busy`: the node is, so that it says nothing about the agent."""
+    """The agent lives, and has not answered in time. `busy`: the node is, so that it says nothing about the agent.
 
-    def __init__(self, message: str, details: str, *, busy: bool) -> None:
+    `pid`: its process, 0 where that is not known.
+    """
+
+    def __init__(self, message: str, details: str, *, busy: bool, pid: int = 0) -> None:
         super().__init__(message, details)
         self.busy = busy
+        self.pid = pid
 
 
 class RoutesOff(Unavailable):
@@ -168,8 +172,8 @@ def _slow(what: str, seconds: float, pid: int) -> SlowAgent:
     load, who = node_load.look(), f"process {pid}, " if pid else ""
     message = f"{what}: it lives ({who}which holds the socket), and no answer came within {seconds:.0f} s"
     if load.is_busy:
-        return SlowAgent(message, f"{load}; ask again", busy=True)
-    return SlowAgent(message, "the node is not busy: see the agent's log", busy=False)
+        return SlowAgent(message, f"{load}; ask again", busy=True, pid=pid)
+    return SlowAgent(message, "the node is not busy: see the agent's log", busy=False, pid=pid)
 
 
 def _answer_of(peer: socket.socket, deadline: Deadline) -> bytes:

@@ -26,7 +26,7 @@ def break_agent_ended(node: BreakableNode, pod: RunningPod) -> None:
     node.live.end()
 
 
-@breaks("app", "agent-slow", "no answer came within")
+@breaks("app", "agent-stopped", "is stopped by a signal", "kill -CONT")
 def break_agent_hangs(node: BreakableNode, pod: RunningPod) -> None:
     """The agent got SIGSTOP."""
     node.stop_agent()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from userspace_cni.attachment.records import Record
 from userspace_cni.base.errors import UserspaceError
@@ -20,6 +20,7 @@ from userspace_cni.cli.agent_client import DeadAgent, NoAgent, SlowAgent
 from userspace_cni.cli.node.installed import directories, plugins
 from userspace_cni.cli.node.quarantined import quarantined
 from userspace_cni.cli.node.socket_parties import UnixSockets, look
+from userspace_cni.cli.node.switch_log import find_log, last_complaint
 from userspace_cni.cli.node.why_network_facts import AgentPages, NetworkFacts, OvnFacts, read_pages
 from userspace_cni.cli.node.why_traffic import WhyTraffic
 from userspace_cni.cli.site import SWITCH_S, Site, attachment_limit, patient
@@ -106,14 +107,18 @@ class WhyFacts:
         except DeadAgent:
             return AgentSight(socket, "dead", plugin)
         except SlowAgent as error:
-            return AgentSight(socket, "slow", plugin, (str(error),))
+            stopped = error.pid if error.pid and _is_stopped(site.map_path(f"/proc/{error.pid}/stat")) else 0
+            return AgentSight(socket, "slow", plugin, (str(error),), stopped)
         return AgentSight(socket, "troubled" if problems else "ready", plugin, problems)
 
     def look_at_switch(self) -> tuple[SwitchSight, UserspaceError | None]:
         """Ask OVSDB and ovs-vswitchd; and why OVSDB does not answer."""
         site, ports = self._site, self._site.node.switch.ports
         away = site.switch_problem()
-        liveness = site.liveness()
+        liveness = ports.watch_liveness()
+        stopped = _is_stopped(site.map_path(f"/proc/{liveness.pid}/stat"))
+        if liveness.state == "silent" and not stopped:
+            liveness = site.liveness()
         unserving = ""
         if away is None:
             try:
@@ -124,7 +129,8 @@ class WhyFacts:
             liveness.state,
             liveness.reason,
             liveness.pid,
-            _is_stopped(site.map_path(f"/proc/{liveness.pid}/stat")),
+            stopped,
+            find_log(site, liveness.pid),
             str(away or ""),
         )
         if away is not None:
@@ -134,10 +140,7 @@ class WhyFacts:
             bridges = dict(ports.list_bridges())
         except UserspaceError as error:
             return sight, error
-        return (
-            SwitchSight(sight.daemon, sight.reason, sight.pid, sight.stopped, "", unserving, listed, bridges),
-            None,
-        )
+        return replace(sight, unserving=unserving, ports=listed, bridges=bridges), None
 
     def look_at_store(self, *mentioned: str) -> StoreSight:
         """The store; `mentioned`: what a file that was put aside has to mention."""
@@ -199,19 +202,21 @@ class WhyFacts:
         outcome = check_one(record, self._site.node, attachment_limit, node.away)
         away = str(node.away or "")
         unchecked = {each["step"]: each["error"] for each in outcome.unchecked if each["error"] != away}
-        seen = pod.result() if pod else None
+        seen, switch = pod.result() if pod else None, known(node.switch)
+        port = switch.ports.get(record.port_ref.name) if switch and record.port_ref else None
         sight = AttachmentSight(
             record,
             self._boot_id,
             outcome.drifts,
             unchecked,
+            last_complaint(self._site.map_path(switch.log), port.name, port.error) if switch and port and port.error else "",
             agent=node.agent,
             store=self.look_at_store(record.container_id),
             switch=node.switch,
             socket=_asked(self._socket, record, node.parties),
             processes=_asked(self._processes, record),
             pod=seen,
-            traffic=node.traffic.of(record),
+            traffic=node.traffic.of(record) if _is_fit(record, switch) else None,
         )
         return sight if node.pages is None else _with_network(sight, NetworkFacts(self._site, node.pages), OvnFacts(self._site))
 
@@ -236,14 +241,12 @@ class WhyFacts:
         if socket is None:
             return None
         directory = Path(self._site.map_path(socket.directory))
-        try:
-            facts = (directory / socket.name).lstat()
-        except FileNotFoundError:
-            return SocketSight("", others=self._others(directory, parties))
-        if not stat.S_ISSOCK(facts.st_mode):
-            return SocketSight("other")
-        party = parties.at(directory / socket.name, facts)
-        return SocketSight("socket", party, () if party else self._others(directory, parties))
+        made = Path(self._site.map_path(socket.switch_path)) if socket.switch_path else None
+        in_switch = _kind_of(_facts_of(made)) if made else ""
+        facts = _facts_of(directory / socket.name)
+        kind = _kind_of(facts)
+        party = parties.at(directory / socket.name, facts) if facts and kind == "socket" else ""
+        return SocketSight(kind, party, () if party or kind == "other" else self._others(directory, parties), in_switch)
 
     def _others(self, directory: Path, parties: UnixSockets) -> tuple[str, ...]:
         """Names at which processes listen in the directory, and which are of no attachment."""
@@ -303,6 +306,24 @@ def _asked(ask: Callable[..., Fact[T]], *arguments: object) -> Fact[T]:
         return Unasked(str(error))
     except OSError as error:
         return Unasked(error.strerror or str(error))
+
+
+def _is_fit(record: Record, switch: SwitchSight | None) -> bool:
+    """Whether the bridge of its port is one that can have the port: of another nothing more is asked."""
+    step = record.port
+    return step is None or switch is None or switch.bridges.get(step.bridge) == step.datapath
+
+
+def _facts_of(path: Path) -> os.stat_result | None:
+    """Of the file itself, which may be a link; None where nothing is."""
+    try:
+        return path.lstat()
+    except FileNotFoundError:
+        return None
+
+
+def _kind_of(facts: os.stat_result | None) -> Literal["socket", "other", ""]:
+    return "" if facts is None else "socket" if stat.S_ISSOCK(facts.st_mode) else "other"
 
 
 def _pod_of(record: Record) -> tuple[str, str]:

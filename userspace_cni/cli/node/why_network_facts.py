@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.records import Record
 from userspace_cni.base.errors import NotAllowed, UserspaceError
-from userspace_cni.cli.agent_client import DeadAgent, NoAgent, RoutesOff
+from userspace_cni.cli.agent_client import DeadAgent, NoAgent, RoutesOff, SlowAgent
 from userspace_cni.cli.site import SWITCH_S, Site, attachment_limit, patient
 from userspace_cni.diagnosis.why.attachment_sight import ChassisSight, Fact, known
 from userspace_cni.node.seen_pod import SeenPod
@@ -38,7 +38,9 @@ class AgentPages:
 
 
 def read_pages(site: Site) -> AgentPages:
-    return AgentPages(_page(site.client.network), _page(site.client.routes))
+    """Both pages; an agent that has not answered is not asked twice."""
+    network = _page(site.client.network)
+    return AgentPages(network, network if isinstance(network, SlowAgent) else _page(site.client.routes))
 
 
 def _page(ask: Callable[[], dict[str, Any]]) -> Mapping[str, Any] | UserspaceError:
@@ -90,7 +92,7 @@ class NetworkFacts:
             from userspace_cni.routes.seen_routes import see_asked_routes
 
             return see_asked_routes(record.pod_namespace, record.pod_name, record.pod_uid, here)
-        if isinstance(told, (NoAgent, DeadAgent)):
+        if isinstance(told, (NoAgent, DeadAgent, SlowAgent)):
             return None  # what that means is told of the agent
         if isinstance(told, UserspaceError):
             raise told

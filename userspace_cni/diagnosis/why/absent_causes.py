@@ -26,9 +26,7 @@ def judge_whereabouts(sight: AbsentSight) -> Findings:
     if store and store.quarantined:
         message = f"a record that mentions it could not be read and was put aside: {', '.join(store.quarantined)}"
         remedy = f"`cat {store.quarantined[0]}` shows it; delete the pod, so that its owner makes it anew, then remove the file"
-        yield sight.found(
-            "record-quarantined", message, remedy, why="what the attachment has on this node is known from nowhere else"
-        )
+        yield sight.found("record-quarantined", message, remedy, why="nothing else tells what the attachment has on this node")
     elif pod:
         yield from _of_pod(sight, pod)
 

@@ -47,12 +47,14 @@ Fact: TypeAlias = T | Unasked | None
 @dataclass(frozen=True)
 class AgentSight:
     """The node's agent. `dead`: its socket is there and no process listens; `slow`: it lives and has not answered; `troubled`: it
-    answers that no pod could be attached, `problems` say why. `plugin`: of the installed plugin that calls it, "" for none."""
+    answers that no pod could be attached, `problems` say why. `plugin`: of the installed plugin that calls it, "" for none.
+    `stopped`: its process, if a signal has stopped that."""
 
     socket: str
     state: Literal["ready", "troubled", "absent", "dead", "slow"]
     plugin: str = ""
     problems: tuple[str, ...] = ()
+    stopped: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,13 +71,14 @@ class StoreSight:
 @dataclass(frozen=True)
 class SwitchSight:
     """The switch. `daemon`: the state of ovs-vswitchd, with its `reason`, and its process where that is known; `stopped`: by a
-    signal. `away`: why OVSDB cannot be asked, "" if it can; `unserving`: why no port could be added, "" if one could. `bridges`:
-    the datapath of each."""
+    signal; `log`: its log file. `away`: why OVSDB cannot be asked, "" if it can; `unserving`: why no port could be added, "" if
+    one could. `bridges`: the datapath of each."""
 
     daemon: str = "unknown"
     reason: str = ""
     pid: int | None = None
     stopped: bool = False
+    log: str = "/var/log/openvswitch/ovs-vswitchd.log"
     away: str = ""
     unserving: str = ""
     ports: Mapping[str, SwitchPort] = field(default_factory=dict)
@@ -90,11 +93,13 @@ class SwitchSight:
 @dataclass(frozen=True)
 class SocketSight:
     """The name of the attachment's socket in the pod's directory. `kind`: "socket", "other", "" for nothing; `party`: who is
-    there, "" where that is not known. `others`: sockets in this directory at which processes listen, and of no attachment."""
+    there, "" where that is not known. `others`: sockets in this directory at which processes listen, and of no attachment.
+    `in_switch`: what is at the name where the switch makes it, "" also where the application does."""
 
     kind: Literal["socket", "other", ""]
     party: Party = ""
     others: tuple[str, ...] = ()
+    in_switch: Literal["socket", "other", ""] = ""
 
 
 @dataclass(frozen=True)
@@ -161,12 +166,14 @@ class Sight:
 
 @dataclass(frozen=True)
 class AttachmentSight(Sight):
-    """One attachment, and the node that has it. `unchecked`: steps that could not be compared, with the reasons."""
+    """One attachment, and the node that has it. `unchecked`: steps that could not be compared, with the reasons; `complaint`:
+    what the log of ovs-vswitchd said last of its port, where that is not open."""
 
     record: Record
     boot_id: str = ""
     drifts: Drifts = field(default_factory=dict)
     unchecked: Mapping[str, str] = field(default_factory=dict)
+    complaint: str = ""
     socket: Fact[SocketSight] = None
     processes: Fact[PodProcesses] = None
     pod: Fact[SeenPod] = None

@@ -90,8 +90,8 @@ EXPLAINS: Final[Mapping[str, tuple[str, ...]]] = {
     "record-of-another-boot": (*_OF_PORT, "bridge-", "directory-", "mount-", "socket-", "hugepages-", *_OF_LINK),
     "del-spooled": (*_OF_PORT, *_OF_SOCKET, *_OF_LINK),
     "vswitchd-dead": (*_OF_PORT, "gateway-silent", "socket-dead", "switch-unfit", "agent-not-ready"),
-    "vswitchd-stopped": ("gateway-silent", "port-refused", "switch-unfit", "agent-not-ready"),
-    "vswitchd-silent": ("gateway-silent", "port-refused", "switch-unfit", "agent-not-ready"),
+    "vswitchd-stopped": (*_OF_PORT, "gateway-silent", "port-refused", "switch-unfit", "agent-not-ready"),
+    "vswitchd-silent": (*_OF_PORT, "gateway-silent", "port-refused", "switch-unfit", "agent-not-ready"),
     "ovsdb-away": ("agent-not-ready",),
     "switch-unfit": ("agent-not-ready", "port-refused"),
     "store-full": ("agent-not-ready", "agent-dead", "agent-absent"),
@@ -100,7 +100,7 @@ EXPLAINS: Final[Mapping[str, tuple[str, ...]]] = {
     "bridge-datapath": (*_OF_PORT, *_OF_SOCKET),
     "port-missing": (*_OF_PORT, "gateway-silent", *_OF_SOCKET),
     "port-elsewhere": ("port-changed", "vlan-alone", "mtu-unlike"),
-    "port-refused": ("gateway-silent", "mtu-", "link-", *_OF_SOCKET),
+    "port-refused": ("socket-", "gateway-silent", "mtu-", "link-", *_OF_SOCKET),
     "vlan-changed": ("vlan-alone", "mtu-unlike", "gateway-silent"),
     "vlan-alone": ("gateway-silent",),
     "gateway-away": ("gateway-silent",),
@@ -179,20 +179,17 @@ def arrange(name: str, findings: Iterable[Finding], unasked: Iterable[tuple[str,
     """The findings in the order of causes."""
     every = list(dict.fromkeys(findings))
     wrong = [each for each in every if each.severity != "good"]
-    causes = [each for each in wrong if not _is_explained(each, wrong)]
+    causes = [each for each in wrong if not _is_explained(each.name, wrong)]
+    well = [each for each in every if each.severity == "good" and not _is_explained(f"{each.name}-", causes)]
     return Diagnosis(
         name,
         tuple(sorted(causes, key=lambda each: SEVERITIES.index(each.severity))),
         tuple(each for each in wrong if each not in causes),
-        tuple(each.message for each in every if each.severity == "good"),
+        tuple(each.message for each in well),
         tuple(dict.fromkeys(unasked)),
     )
 
 
-def _is_explained(finding: Finding, among: Iterable[Finding]) -> bool:
-    return any(
-        finding.name.startswith(begins)
-        for other in among
-        if other.name != finding.name
-        for begins in EXPLAINS.get(other.name, ())
-    )
+def _is_explained(name: str, among: Iterable[Finding]) -> bool:
+    others = (other.name for other in among if other.name != name)
+    return any(name.startswith(begins) for other in others for begins in EXPLAINS.get(other, ()))

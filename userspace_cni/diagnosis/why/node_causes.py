@@ -27,6 +27,9 @@ def judge_agent(sight: Sight) -> Findings:
         case "absent":
             message = f"no agent runs ({agent.socket}), and none is needed by an installed plugin"
             yield sight.found("agent-absent", message, why=idle, severity="note")
+        case "slow" if agent.stopped:
+            message = f"the agent, process {agent.stopped}, is stopped by a signal (state T), as by SIGSTOP or a debugger"
+            yield sight.found("agent-stopped", message, f"let it go on: `kill -CONT {agent.stopped}`", why=why)
         case "slow":
             remedy = "look at its log; where it stays so, end it with SIGKILL and start it again: attachments stay"
             yield sight.found("agent-slow", "; ".join(agent.problems), remedy, why=why)
@@ -56,10 +59,6 @@ def judge_store(sight: Sight) -> Findings:
         yield sight.found(
             "spool-waiting", message, remedy, why="their ports and addresses are held until then", severity="warning"
         )
-    for path in store.quarantined:
-        message = f"a file of this container or pod could not be read and was put aside: {path}"
-        remedy = f"look at it (`less {path}`); make the pod anew where its interface is missing, then remove the file"
-        yield sight.found("record-quarantined", message, remedy, severity="warning")
     if not store.unwritable:
         yield sight.well("store", "the store of records")
 

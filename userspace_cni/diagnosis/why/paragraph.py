@@ -15,8 +15,8 @@ _UNSEEN: Final = "What is not seen from here: the application beyond its socket,
 
 def sentences(diagnosis: Diagnosis) -> list[str]:
     """Its sentences: what is wrong, why it matters, what to do, what else was found, what is well, what is not known."""
-    causes = diagnosis.causes if diagnosis.is_wrong else ()
-    notes = [each for each in diagnosis.causes if each not in causes]
+    causes = [each for each in diagnosis.causes if each.severity != "note"]
+    notes = diagnosis.causes[len(causes) :]
     said = [*_first(causes[0])] if causes else ["Nothing wrong was found."]
     if causes[1:]:
         said.append(f"Also found: {_joined(causes[1:])}.")
@@ -54,4 +54,4 @@ def _capital(text: str) -> str:
 
 
 def _ended(text: str) -> str:
-    return text if text.endswith(".") else f"{text}."
+    return text if text.endswith((".", "?")) else f"{text}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -47,10 +48,11 @@ def judge_port(sight: AttachmentSight) -> Findings:
             f"set it back, which makes its ports anew: `ovs-vsctl set Bridge {step.bridge} datapath_type={step.datapath}`; "
             f"or name another bridge in network {sight.record.network}, and make the pod anew"
         )
-        yield sight.found("bridge-datapath", message, remedy, why=f"{step.interface.opened_as} cannot be opened there")
+        why = f"a port of type {step.interface.opened_as} cannot be opened there"
+        yield sight.found("bridge-datapath", message, remedy, why)
     drifts = [each for each in sight.drifts.get(step.kind, ()) if not isinstance(each.found, Dead)]
     yield from _of_drifts(sight, step, drifts)
-    if bridge == step.datapath and not drifts:
+    if bridge == step.datapath and not drifts and switch.serves:
         yield sight.well("port", f"port {step.name} on bridge {step.bridge}")
 
 
@@ -80,24 +82,37 @@ def _of_drifts(sight: AttachmentSight, step: OvsPort, drifts: Sequence[Drift]) -
         message = "; ".join(describe_change(each) if is_spoken(each) else sentence(each) for each in found)
         if name == "mtu-changed" and _STATE in fields:
             continue  # a port that is not open has none
-        yield sight.found(name, message, _set_back(step, found), why=why)
+        yield sight.found(name, message, _set_back(sight, step, found), why=why)
 
 
 def _refused(sight: AttachmentSight, step: OvsPort, drift: Drift) -> Finding:
     port = sight.port
     said = port.error if port and port.error else sentence(drift, "its state")
-    message = f"the switch has port {step.name} and cannot open it: {said}"
-    remedy = (
-        f"the log of ovs-vswitchd says more (`grep {step.name} /var/log/openvswitch/ovs-vswitchd.log`); when its cause is gone, "
-        f"{_AGAIN} makes the port again"
-    )
+    complaint = f" (its log: {sight.complaint})" if sight.complaint else ""
+    message = f"the switch has port {step.name} and cannot open it: {said}{complaint}"
+    socket, at = known(sight.socket), sight.record.socket
+    if socket and socket.in_switch and at:
+        taken = "a dead socket" if socket.in_switch == "socket" else "a file"
+        message += f"; {taken} has the name at which it makes the port's socket, {at.switch_path}"
+        remedy = (
+            f"with the agent running: `rm {shlex.quote(at.switch_path)}`, then restart ovs-vswitchd "
+            "(`systemctl restart openvswitch-switch`): it does not make that socket before"
+        )
+    else:
+        look = f"`grep {step.name} {_log(sight)}`"
+        remedy = f"see what ovs-vswitchd says of it ({look}); when the cause is gone, {_AGAIN} makes the port again"
     return sight.found("port-refused", message, remedy, why=_CLOSED)
 
 
-def _set_back(step: OvsPort, changed: Sequence[Drift]) -> str:
+def _log(sight: AttachmentSight) -> str:
+    switch = known(sight.switch)
+    return shlex.quote(switch.log) if switch else ""
+
+
+def _set_back(sight: AttachmentSight, step: OvsPort, changed: Sequence[Drift]) -> str:
     written = [each for each in changed if each.field != "MTU"]
     if not written:
-        return f"the log of ovs-vswitchd says why it has not set it (`grep {step.name} /var/log/openvswitch/ovs-vswitchd.log`)"
+        return f"the log of ovs-vswitchd says why it has not set it (`grep {step.name} {_log(sight)}`)"
     command = command_back(written)
     return f"set it back: `{command}`" if command else f"`ovs-vsctl del-port {step.name}`; then {_AGAIN} makes it again"
 

@@ -16,6 +16,10 @@ _STATES: Final = {
 def judge_record(sight: AttachmentSight) -> Findings:
     """The state of the record, and its boot."""
     record, store = sight.record, known(sight.store)
+    for path in store.quarantined if store else ():
+        message = f"a file of this container could not be read and was put aside: {path}"
+        remedy = f"look at it (`less {path}`), then remove it; make the pod anew where its interface lacks something"
+        yield sight.found("file-quarantined", message, remedy, severity="warning")
     if store and (record.container_id, record.ifname) in store.spooled:
         message = "its runtime has asked to detach it (DEL) while no agent answered, and that waits in the spool"
         remedy = "`userspace-cni gc` carries it out, as the next agent does at its start"

@@ -60,7 +60,7 @@ def judge_socket(sight: AttachmentSight) -> Findings:
         if isinstance(each.found, Dead):
             yield _dead(sight, each)
         elif isinstance(each.found, Unfollowed):
-            message = f"{each.subject} is on a mount that does not follow the host's"
+            message = f"{each.subject}, is on a mount that does not follow the host's"
             why = "the pod loses the socket with the next restart of ovs-vswitchd"
             yield sight.found("mount-unfollowed", message, _PROPAGATION, why=why, severity="warning")
         elif isinstance(each.found, Hidden):
@@ -218,4 +218,4 @@ def _logs(sight: AttachmentSight, *, previous: bool = False) -> str:
 
 
 def _volume(record: Record) -> str:
-    return f"of {record.directory.path.rpartition('/')[2]}" if record.directory else ""
+    return f"'{record.directory.path.rpartition('/')[2]}'" if record.directory else ""
