@@ -47,6 +47,13 @@ def figure_of(number: float | None, unit: str) -> str:
     return f"{digits} {text[len(digits) :]}{unit}"
 
 
+def round_figure(number: float) -> str:
+    """The same without noughts behind the point, as `1.2M`, for what a person has chosen."""
+    text = figure(number)
+    digits = text.rstrip("kMGT")
+    return (digits.rstrip("0").rstrip(".") if "." in digits else digits) + text[len(digits) :]
+
+
 def percent(part: float | None) -> str:
     return "-" if part is None else f"{part * 100:.0f}%"
 
