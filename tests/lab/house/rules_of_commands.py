@@ -24,13 +24,13 @@ from userspace_cni.cni import keys
 REFERENCE: Final = "docs/commands.md"
 NETWORK: Final = "docs/network.md"
 OPERATIONS: Final = "docs/operations.md"
-PROGRAMS: Final = ("userspace_cni.pod", "kubevirt", "tests.crash.storm")
+PROGRAMS: Final = ("userspace_cni.pod", "kubevirt", "tests.crash.storm", "deploy.kubectl.kubectl_userspace")
 """Modules with options of their own that the pages name, too."""
 OTHERS: Final = {
     *("--huge-dir", "--in-memory", "--no-huge", "--no-pci", "--no-telemetry", "--single-file-segments"),
-    "--total-num-mbufs",
+    *("--total-num-mbufs", "--as"),
 }
-"""Options of other programs that pages name: DPDK's, and its testpmd's."""
+"""Options of other programs that pages name: DPDK's, its testpmd's, and kubectl's."""
 _STATUS_NOT_READY: Final = 51
 """A code that only STATUS gives, for the same errors for which other verbs give theirs."""
 _OPTION: Final = re.compile(r"--?[a-z][a-z-]*")
