@@ -293,7 +293,7 @@ class _Mapping:
             mac=first.mac,
             addresses=own,
             mtu=first.mtu,
-            rates=_sum(self._facts.rates.get(each.name) for each in port.interfaces),
+            rates=sum_rates(self._facts.rates.get(each.name) for each in port.interfaces),
             polled=tuple(core for each in port.interfaces for core in self._polled(each.name)),
             logical=port.logical,
             logical_switch=self._facts.logical.switch_of.get(port.logical, ""),
@@ -362,7 +362,8 @@ def _mtu(port: SwitchBridgePort | None) -> int:
     return port.interfaces[0].mtu if port and port.interfaces else 0
 
 
-def _sum(rates: Iterable[PortRates | None]) -> PortRates | None:
+def sum_rates(rates: Iterable[PortRates | None]) -> PortRates | None:
+    """The rates of several interfaces together, as far as they are known; None where none is."""
     known = [each for each in rates if each is not None]
     if not known:
         return None

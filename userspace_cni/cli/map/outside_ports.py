@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from userspace_cni.cli.map.box_words import STATES, type_words
 from userspace_cni.cli.map.drawing import Facts
 from userspace_cni.cli.map.port_groups import natural
 from userspace_cni.cli.view import format_count, plain
-from userspace_cni.diagnosis.node_map import OUTWARD, MapBridge, MapPort, PortRates, PortState, vlan_words
+from userspace_cni.diagnosis.node_map import OUTWARD, MapBridge, MapPort, PortState, sum_rates, vlan_words
 
 _ORDER: Final = ("uplink", "patch", "tunnel")
 _GRAVEST: Final[tuple[PortState, ...]] = ("error", "down", "unknown")
@@ -57,16 +57,12 @@ def _box(ports: list[MapPort], bridge_of: Mapping[str, str]) -> OutsideBox:
 def _tunnels(ports: list[MapPort]) -> OutsideBox:
     first = ports[0]
     state = next((each for each in _GRAVEST if any(port.state == each for port in ports)), first.state)
-    drawn = replace(first, state=state, rates=_sum(port.rates for port in ports)) if len(ports) > 1 else first
+    problems = tuple(each for port in ports for each in port.problems)
+    drawn = replace(first, state=state, rates=sum_rates(port.rates for port in ports), problems=problems)
     facts = tuple(("tunnel to", f"{plain(each.remote)}: {STATES[each.state]}") for each in ports)
     title = f"{format_count(len(ports), 'tunnel')} to other nodes"
     more = f" and {len(ports) - 1} more" if len(ports) > 1 else ""
     return OutsideBox(title, f"{first.type} to {first.remote or 'wherever flows say'}{more}", drawn, tuple(ports), facts)
-
-
-def _sum(rates: Iterable[PortRates | None]) -> PortRates | None:
-    known = [each for each in rates if each is not None]
-    return PortRates(*(sum(getattr(each, name.name) for each in known) for name in fields(PortRates))) if known else None
 
 
 def _speed(text: str) -> str:

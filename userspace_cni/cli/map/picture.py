@@ -127,12 +127,8 @@ class _Picture:
         unasked: list[tuple[PortState | None, str]] = [("unknown", each) for each in self._node.unasked]
         lines = unasked + wrong[:_TROUBLES]
         if len(wrong) > _TROUBLES:
-            lines.append(
-                (
-                    None,
-                    f"and {len(wrong) - _TROUBLES} more, which are marked below; userspace-cni why POD says of each what to do",
-                )
-            )
+            more = f"and {len(wrong) - _TROUBLES} more, which are marked below"
+            lines.append((None, f"{more}; userspace-cni why POD says of each what to do"))
         if not lines:
             return y
         height = _ROW * len(lines) + 16
@@ -208,9 +204,10 @@ class _Ways:
         for bridge, panel in self._panels.items():
             known: dict[object, tuple[str, ...]] = {}
             for port, item, path in panel.inside:
-                if port.vlan not in known:
-                    known[port.vlan] = tuple(self._outward(bridge, port, set()))
-                found[item] = tuple(dict.fromkeys((item, *path, *known[port.vlan])))
+                key = port.vlan, bool(port.logical)
+                if key not in known:
+                    known[key] = tuple(self._outward(bridge, port, set()))
+                found[item] = tuple(dict.fromkeys((item, *path, *known[key])))
         return found
 
     def _outward(self, bridge: str, port: MapPort, seen: set[str]) -> Iterator[str]:
@@ -242,4 +239,4 @@ def _sentence(port: MapPort) -> str:
 
 
 def _told(finding: Finding) -> str:
-    return f"{finding.subject}: {finding.message}" if finding.subject else finding.message
+    return ": ".join(filter(None, [finding.subject, "; ".join(filter(None, [finding.message, finding.remedy]))]))

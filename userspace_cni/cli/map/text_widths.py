@@ -44,10 +44,11 @@ def measure(text: str, size: float, *, bold: bool = False) -> float:
 
 
 def make_drawable(text: str) -> str:
-    """The text with only characters whose width is known; every other one is an escape."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(char if _is_known(char) else char.encode("unicode_escape").decode("ascii") for char in plain(text))
+    """The text with only characters whose width is known; every other one is an escape. Paths are the host's own."""
+    told = plain(text)
+    if told.isascii():
+        return told
+    return "".join(char if _is_known(char) else char.encode("unicode_escape").decode("ascii") for char in told)
 
 
 def fit(text: str, width: float, size: float, *, bold: bool = False) -> str:
@@ -64,21 +65,6 @@ def fit(text: str, width: float, size: float, *, bold: bool = False) -> str:
             break
         left, right = (left + 1, right) if from_left else (left, right - 1)
     return f"{drawable[:left]}{_MIDDLE}{drawable[right:]}"
-
-
-def wrap(text: str, width: float, size: float, most: int) -> list[str]:
-    """The text in lines of this width, broken between words; at most so many, the last of which is shortened."""
-    lines, words = [""], make_drawable(text).split()
-    for place, word in enumerate(words):
-        longer = f"{lines[-1]} {word}".strip()
-        if lines[-1] and measure(longer, size) > width:
-            if len(lines) == most:
-                lines[-1] = " ".join([lines[-1], *words[place:]])
-                break
-            lines.append(word)
-        else:
-            lines[-1] = longer
-    return [fit(each, width, size) for each in lines]
 
 
 def _is_known(char: str) -> bool:

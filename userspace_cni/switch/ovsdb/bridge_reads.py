@@ -28,8 +28,8 @@ def list_bridges(session: SwitchSession) -> tuple[SwitchBridge, ...]:
         own = [ports[each] for each in read_references(row, "ports") if each in ports]
         named = sorted((value_of(each, "name"), each.uuid, each) for each in own)
         datapath, maker = datapath_of(value_of(row, "datapath_type")), find_maker(value_of(row, "external_ids"))
-        mirrors = tuple(_mirror(session, each) for each in list_mirrors(session.replica, row))
-        found.append(SwitchBridge(name, datapath, maker, tuple(_port(session, each) for *_, each in named), mirrors))
+        mirrors = sorted((_mirror(session, each) for each in list_mirrors(session.replica, row)), key=lambda each: each.name)
+        found.append(SwitchBridge(name, datapath, maker, tuple(_port(session, each) for *_, each in named), tuple(mirrors)))
     return tuple(found)
 
 
