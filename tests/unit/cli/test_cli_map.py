@@ -10,12 +10,13 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests.lab.node.pictured import HOSTILE, pictured_node, renamed
+from userspace_cni.base.vlans import Vlan
 from userspace_cni.cli.map.drawing import Drawing, Label, Rectangle
 from userspace_cni.cli.map.html_page import write_page
 from userspace_cni.cli.map.picture import draw_picture
 from userspace_cni.cli.map.svg_drawing import choose_sheet, write_svg
 from userspace_cni.cli.map.text_widths import fit, make_drawable, measure
-from userspace_cni.diagnosis.node_map import NodeMap
+from userspace_cni.diagnosis.node_map import MapBridge, MapMember, MapPort, NodeMap
 
 _SVG = "{http://www.w3.org/2000/svg}"
 Box = tuple[float, float, float, float]
@@ -167,3 +168,26 @@ def test_what_could_not_be_asked_is_told() -> None:
     assert ('class="unasked"' in svg, 'class="troubles"' in svg) == (True, False)
     assert "the switch cannot be asked" in texts
     assert "No bridge is known." in texts
+
+
+def test_ways_follow_vlans() -> None:
+    """A pod's way goes to a NIC that carries its VLAN; that of a logical port, which OVN's flows decide, to each one."""
+    nic = MapPort("nic", "uplink", "up", "nic", vlan=Vlan(trunks=(5,)), members=(MapMember("nic", "up"),))
+    pods = [MapPort(f"pod-{tag}", "pod", "up", f"ns/pod-{tag}", vlan=Vlan(tag)) for tag in (5, 7)]
+    logical = MapPort("logical", "pod", "up", "ns/logical", vlan=Vlan(7), logical="ns_logical")
+    drawing = draw_picture(replace(pictured_node(0, 0), bridges=(MapBridge("b", "netdev", "pods", (nic, *pods, logical)),)))
+    items = {each.port.name: each.id for each in drawing.items if each.port}
+    reached = {name: items["nic"] in drawing.ways[items[name]] for name in ("pod-5", "pod-7", "logical")}
+    assert reached == {"pod-5": True, "pod-7": False, "logical": True}
+
+
+def test_tunnels_stand_together() -> None:
+    """There is one box for all of a kind; what is wrong with one of them is told there, and all are named."""
+    ports = [MapPort(f"t{end}", "tunnel", "up", f"t{end}", type="geneve", remote=f"192.0.2.{end}") for end in range(1, 11)]
+    ports[7] = replace(ports[7], state="error", problems=("the switch says: no route",))
+    drawing = draw_picture(replace(pictured_node(0, 0), bridges=(MapBridge("b", "netdev", "pods", tuple(ports)),)))
+    [box] = [each for each in drawing.items if each.port]
+    assert (box.title, box.port and box.port.state) == ("10 tunnels to other nodes", "error")
+    assert ("problem", "the switch says: no route") in box.facts
+    assert ("tunnel to", "192.0.2.8: error") in box.facts
+    assert [value for name, value in box.facts if name == "tunnel to"][-1] == "192.0.2.10: link up"
