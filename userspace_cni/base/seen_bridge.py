@@ -41,7 +41,7 @@ class SeenPort:
 @dataclass(frozen=True)
 class SeenMirror:
     """A mirror of a bridge. `from_ports` and `to_ports`: whose frames it copies, `everything`: those of all ports. `output`: the
-    port or VLAN (`VLAN 5`) that gets the copies, "" for none. `ours`: it is an attachment's or the node's."""
+    port or VLAN (`VLAN 5`) that gets the copies, "" for none. `ours`: we made it, for a pod, the node or a capture."""
 
     name: str
     ours: bool

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from userspace_cni.attachment.steps import owner_kind
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, UserspaceError
 from userspace_cni.base.seen_bridge import (
@@ -120,13 +121,12 @@ def _port(port: Any, members: list[Any]) -> SeenPort:
 
 def _mirror(row: Any, names: Mapping[Any, str]) -> SeenMirror:
     from userspace_cni.ovsdb.column_values import read_references, value_of
-    from userspace_cni.switch.ovsdb.bridge_mirrors import takes_sources
 
     source, target = (
         frozenset(names.get(each, "") for each in read_references(row, f"select_{way}_port")) for way in ("src", "dst")
     )
     output = "".join(names.get(each, "") for each in read_references(row, "output_port"))
-    ours = takes_sources(value_of(row, "external_ids"))
+    ours = bool(owner_kind(value_of(row, "external_ids")))
     return SeenMirror(value_of(row, "name"), ours, source, target, value_of(row, "select_all"), output)
 
 

@@ -44,7 +44,8 @@ class _TwoLooks:
         (moved, dropped), (moved_now, dropped_now) = (count_frames(each.get(port)) for each in (self._first, self._second))
         if not (moved and dropped and moved_now and dropped_now):
             return {}
-        return {way: Lately(moved_now[way] - moved[way], dropped_now[way] - dropped[way]) for way in moved}
+        between = {way: Lately(moved_now[way] - moved[way], dropped_now[way] - dropped[way]) for way in moved}
+        return {way: lately for way, lately in between.items() if min(lately) >= 0}  # else the port was opened anew meanwhile
 
 
 class WhyTraffic:

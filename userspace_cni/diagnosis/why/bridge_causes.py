@@ -16,6 +16,8 @@ from userspace_cni.diagnosis.why.traffic_sight import TrafficSight
 _SHOWN: Final = 3
 _EVERY: Final = frozenset(range(VLAN_MAX + 1))
 _UNTAGGED: Final = frozenset({0})
+_LISTENING: Final = ("ptcp:", "pssl:", "punix:")
+"""How the target begins of a controller for which the switch waits, as a place for ovs-ofctl: none has to be there."""
 _ANEW: Final = "and make the pod anew"
 
 
@@ -134,7 +136,7 @@ def judge_controllers(sight: AttachmentSight) -> Findings:
     """OpenFlow controllers of the bridge that are not connected."""
     traffic = known(sight.traffic)
     for each in traffic.bridge.controllers if traffic else ():
-        if each.connected or traffic is None:
+        if each.connected or traffic is None or each.target.startswith(_LISTENING):
             continue
         bridge, secure = traffic.bridge.name, traffic.bridge.fail_mode == "secure"
         message = f"bridge {bridge} has the OpenFlow controller {each.target}, which is not connected"
