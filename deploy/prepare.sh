@@ -78,6 +78,49 @@ without_services() (
     printf '#!/bin/sh\n%s\nexit 101\n' "$mark" >"$policy" && chmod 755 "$policy" && "$@" 9<&-
 )
 
+# What apt and pip do now, for `followed`: which package, of how many.
+declare -A counted=()
+files=0
+of_apt() {   # dlstatus:NUMBER:PERCENT:TEXT and pmstatus:PACKAGE:PERCENT:TEXT, as "Retrieving file 3 of 60 (2s remaining)", "Unpacking zsh (amd64)"
+    local kind package percent what verb
+    IFS=: read -r kind package percent what <<<"$1"
+    case $kind in
+        dlstatus)
+            text="fetching ${what#Retrieving }"
+            text=${text% (*}
+            [[ ! $text =~ of\ ([0-9]+)$ ]] || files=${BASH_REMATCH[1]}
+            ;;
+        pmstatus)
+            verb=${what%% *}
+            [[ $verb == Unpacking || $verb == Configuring ]] || return 0
+            [[ -n ${counted[$verb $package]:-} ]] || counted[$verb $package]=yes counted[$verb]=$((${counted[$verb]:-0} + 1))
+            text="${verb,} package ${counted[$verb]}$( ((!files)) || echo " of $files"): ${package%:*}"
+            ;;
+    esac
+}
+
+of_pip() {
+    local name
+    case $1 in
+        Collecting\ * | Processing\ *.whl*)
+            counted[pip]=$((${counted[pip]:-0} + 1))
+            name=${1#* } name=${name%% *} name=${name##*/}
+            text="fetching package ${counted[pip]} of $(grep -c == constraints.txt): ${name%%[<>=!~;[-]*}"
+            ;;
+        *Installing\ build\ dependencies*) text="fetching the tools that compile" ;;
+        *Preparing\ editable* | *Building\ editable*) text="compiling" ;;
+        Installing\ collected*) text="unpacking the packages" ;;
+    esac
+}
+
+install_packages() {
+    apt-get install -y -qq --no-install-recommends -o APT::Status-Fd=3 "${missing[@]}" >/tmp/userspace-cni-apt.$$.log 2>&1
+}
+
+install_python() {
+    .venv/bin/pip install --disable-pip-version-check -c constraints.txt -e '.[dev]' >&3
+}
+
 if ((${#missing[@]})); then
     [[ $EUID == 0 ]] || {
         echo "prepare: these packages are missing, and only root can install them: ${missing[*]}" >&2
@@ -89,11 +132,11 @@ if ((${#missing[@]})); then
     }
     export DEBIAN_FRONTEND=noninteractive
     stage "bringing apt's lists up to date"
-    apt-get update -qq
+    followed of_apt apt-get update -qq -o APT::Status-Fd=3
     exec 9</usr/sbin
     alone 9
     stage "installing ${#missing[@]} packages: ${missing[*]}"
-    without_services apt-get install -y -qq --no-install-recommends "${missing[@]}" >/tmp/userspace-cni-apt.$$.log 2>&1 || {
+    followed of_apt without_services install_packages || {
         tail -n 20 "/tmp/userspace-cni-apt.$$.log" >&2
         exit 1
     }
@@ -113,7 +156,7 @@ if [[ $(cat .venv/made-from 2>/dev/null) != "$stamp" ]]; then
         /usr/bin/python3 -m venv .venv
     }
     stage "compiling, and installing Python packages into .venv"
-    .venv/bin/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+    followed of_pip install_python
     echo "$stamp" >.venv/made-from
     stage_over
 fi

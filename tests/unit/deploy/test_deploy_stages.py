@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
 import subprocess
 from pathlib import Path
@@ -32,3 +34,55 @@ def test_a_script_that_fails_amid_a_stage(tmp_path: Path) -> None:
     done = script(tmp_path, 'stage "making a"\nstage "making b"\n(exit 7)\nstage "making c"\n')
     assert done.returncode == 7
     assert re.fullmatch(r"prepare: making b: ended after \d+ s, unfinished", done.stderr.splitlines()[-1])
+
+
+FOLLOWED = """
+of() {{ text="at $1"; touch {place}/$1; }}
+work() {{
+    echo first >&3
+    echo second >&3
+    until [[ -e {place}/second ]]; do sleep 0.02; done
+    echo "of the command"
+    {last}
+}}
+followed of work
+echo "after it"
+"""
+
+
+def test_what_a_command_does_is_printed_meanwhile(tmp_path: Path) -> None:
+    """Without a terminal a line says what is done and since when; the command's own output and exit code stay its own."""
+    done = script(tmp_path, "STAGE_EVERY_S=0\n" + FOLLOWED.format(place=tmp_path, last=":"))
+    assert (done.returncode, done.stdout) == (0, "of the command\nafter it\n")
+    assert re.fullmatch(r"prepare: at first \(\d+ s so far\)", done.stderr.splitlines()[0])
+    failed = script(tmp_path, FOLLOWED.format(place=tmp_path, last="return 7"))
+    assert (failed.returncode, failed.stdout) == (7, "of the command\n")
+
+
+def test_a_short_command_prints_nothing(tmp_path: Path) -> None:
+    """In a log there is no line before ten seconds."""
+    assert script(tmp_path, FOLLOWED.format(place=tmp_path, last=":")).stderr == ""
+
+
+def test_what_a_command_leaves_running(tmp_path: Path) -> None:
+    """A process that keeps the descriptor does not keep the script."""
+    done = script(tmp_path, FOLLOWED.format(place=tmp_path, last=f"setsid sleep 300 <&- >&- 2>&- & echo $! > {tmp_path}/left"))
+    os.kill(int((tmp_path / "left").read_text()), 9)
+    assert (done.returncode, done.stdout) == (0, "of the command\nafter it\n")
+
+
+def test_on_a_terminal(tmp_path: Path) -> None:
+    """One line is written over and over, and is gone at the end."""
+    path = tmp_path / "prepare.sh"
+    path.write_text(f"set -euo pipefail\nsource {ROOT}/deploy/stages.sh\n{FOLLOWED.format(place=tmp_path, last=':')}")
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        ["bash", str(path)], stdout=subprocess.PIPE, stderr=theirs, env={**os.environ, "TERM": "xterm"}, check=True
+    )
+    os.close(theirs)
+    shown = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert done.stdout == b"of the command\nafter it\n"
+    assert re.match(r"\r\x1b\[Kprepare: at first \(0 s so far\)", shown)
+    assert shown.endswith("\r\x1b[K")
+    assert "\n" not in shown

@@ -27,6 +27,7 @@ PACKAGES = {
     "debootstrap": "debootstrap",
     "dpdk-dev": "dpdk-testpmd",
     "ethtool": "ethtool",
+    "fish": "fish",
     "gcc": "gcc",
     "git": "git",
     "golang-go": "go",
@@ -38,6 +39,8 @@ PACKAGES = {
     "libvirt-clients": "virsh virt-xml-validate",
     "libvirt-daemon": "libvirtd",
     "libxml2-utils": "xmllint",
+    "man-db": "man",
+    "mandoc": "mandoc",
     "nftables": "nft",
     "openssl": "openssl",
     "openvswitch-switch": "ovs-appctl ovs-ofctl ovs-vsctl ovs-vswitchd ovsdb-client ovsdb-server ovsdb-tool",
@@ -48,6 +51,7 @@ PACKAGES = {
     "qemu-system-x86": "qemu-system-x86_64",
     "runc": "runc",
     "tcpdump": "tcpdump",
+    "zsh": "zsh",
 }
 """Package -> its programs that tests may start."""
 PACKAGE_OF = {program: package for package, programs in PACKAGES.items() for program in programs.split()}
@@ -167,10 +171,13 @@ class Installing:
             (place / "tree" / name).symlink_to(ROOT / name)
         for program, body in {
             "tree/.venv/bin/python": "",
-            "tree/.venv/bin/pip": "",
+            "tree/.venv/bin/pip": f"""[ -n "$PIP" ] || exit 0
+printf "$PIP"
+until [ -e {place}/$RUN.pip ]; do sleep 0.02; done""",
             "dpkg-query": '[ "$3" = gcc ] && exit 1; echo "install ok installed"',
             "apt-get": f"""[ "$1" = install ] || exit 0
 touch {place}/$RUN.begun
+[ -z "$APT" ] || printf "$APT" >&3
 until [ -e {place}/$RUN.go ]; do sleep 0.02; done
 [ -e /usr/sbin/policy-rc.d ] && touch {place}/$RUN.kept""",
         }.items():
@@ -179,10 +186,10 @@ until [ -e {place}/$RUN.go ]; do sleep 0.02; done
             file.write_text(f"#!/bin/sh\n{body}\n")
             file.chmod(0o755)
 
-    def start(self, run: str) -> subprocess.Popen[str]:
+    def start(self, run: str, **variables: str) -> subprocess.Popen[str]:
         """A run of this name, as the leader of a process group."""
         script = f"mount --bind {self.policy.parent} /usr/sbin && exec bash {self.script} unit"
-        environ = {**os.environ, "PATH": f"{self.place}:{os.environ['PATH']}", "RUN": run}
+        environ = {**os.environ, "PATH": f"{self.place}:{os.environ['PATH']}", "RUN": run, **variables}
         argv = ["unshare", "--mount", "--map-root-user", "bash", "-c", script]
         return subprocess.Popen(argv, env=environ, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
@@ -226,6 +233,48 @@ def test_two_at_once(installing: Installing) -> None:
         assert (run.returncode, installing.said(name, "kept")) == (0, True), told
     assert "waiting for another run" in told
     assert not installing.policy.exists()
+
+
+APT = """\
+dlstatus:1:2.0:Retrieving file 3 of 60 (12s remaining)
+pmstatus:zsh:35.0:Preparing zsh (amd64)
+pmstatus:zsh:35.0:Unpacking zsh (amd64)
+pmstatus:jq:36.0:Unpacking jq (amd64)
+pmstatus:jq:36.0:Unpacking jq (amd64)
+pmstatus:man-db:37.0:Configuring man-db:amd64 (amd64)
+pmstatus:man-db:38.0:Installed man-db (amd64)
+"""
+PIP = """\
+Obtaining file:///tree
+  Installing build dependencies: started
+Collecting rich>=13 (from userspace-cni==0.1.0)
+Processing /wheels/pyyaml-6.0.3-cp311.whl
+Installing collected packages: rich, pyyaml
+"""
+
+
+def test_what_is_installed_is_told_meanwhile(installing: Installing) -> None:
+    """Of apt and of pip it is printed which package is fetched and unpacked, and of how many."""
+    pinned = (ROOT / "constraints.txt").read_text().count("==")
+    then = {
+        "fetching file 3 of 60": "",
+        "unpacking package 1 of 60: zsh": "",
+        "unpacking package 2 of 60: jq": "",
+        "configuring package 1 of 60: man-db": "go",
+        "fetching the tools that compile": "",
+        f"fetching package 1 of {pinned}: rich": "",
+        f"fetching package 2 of {pinned}: pyyaml": "",
+        "unpacking the packages": "pip",
+    }
+    told = []
+    with installing.start("only", APT=APT, PIP=PIP, STAGE_EVERY_S="0") as run:
+        for line in run.stderr or ():
+            text = line.removeprefix("prepare: ").partition(" (")[0].strip()
+            if text in then and text not in told:
+                told.append(text)
+                if then[text]:
+                    (installing.place / f"only.{then[text]}").touch()
+    assert (run.returncode, told) == (0, list(then))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
