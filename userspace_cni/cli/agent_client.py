@@ -16,6 +16,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.cli import node_load
 from userspace_cni.cni import protocol
+from userspace_cni.linux.processes import is_stopped
 
 LOOK_S: Final = 3.0
 """Seconds for a question to the agent, on a node that is not busy."""
@@ -153,6 +154,9 @@ class AgentClient:
                 peer.settimeout(seconds)
                 peer.connect(self.path)
                 pid = peer_of(peer)[0]
+                if is_stopped(pid):
+                    details = f"let it go on: kill -CONT {pid}"
+                    raise SlowAgent(f"{what}: its process {pid} is stopped by a signal", details, busy=False, pid=pid)
                 peer.sendall(protocol.request_bytes(target, {}, method=method))
                 return protocol.read_reply(_answer_of(peer, deadline))
         except FileNotFoundError as error:

@@ -19,6 +19,15 @@ def start_time(pid: int) -> int:
     return -1 if fields[0] in "ZX" else int(fields[19])
 
 
+def is_stopped(pid: int, proc: str = "/proc") -> bool:
+    """Whether the process is stopped by a signal or a debugger, so that it answers nothing; False where that is not known."""
+    try:
+        with open(f"{proc}/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] in ("T", "t")
+    except (OSError, IndexError):
+        return False
+
+
 def pid_namespace() -> int:
     """The inode of the PID namespace of this process: processes of others are not seen here."""
     return os.stat(_PID_NAMESPACE).st_ino

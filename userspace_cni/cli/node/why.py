@@ -38,7 +38,7 @@ def why_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> No
     A name is POD, NAMESPACE/POD or CONTAINERID-PREFIX, each also with /IFNAME. Of a pod that has no attachment here it says why:
     its ADD was refused, it is another node's, this plugin was never called for it, or its name is spelled otherwise.
 
-    Exit code: 0 when nothing wrong was found, 1 when something was, 3 when nothing was and the switch could not be asked.
+    Exit code: 0 when nothing wrong was found, 1 when something was, 3 when nothing was and not everything could be asked.
     """
     site = open_site(ctx)
     with view.progress("looking at the attachment, the switch and the agent"):

@@ -37,6 +37,7 @@ from userspace_cni.diagnosis.why.attachment_sight import (
     Unasked,
     known,
 )
+from userspace_cni.linux.processes import is_stopped
 from userspace_cni.node.pod_processes import PodProcesses, see_processes
 from userspace_cni.node.seen_pod import SeenPod, is_named, list_sandboxes, see_pod
 from userspace_cni.node.surroundings import unwritable
@@ -107,7 +108,7 @@ class WhyFacts:
         except DeadAgent:
             return AgentSight(socket, "dead", plugin)
         except SlowAgent as error:
-            stopped = error.pid if error.pid and _is_stopped(site.map_path(f"/proc/{error.pid}/stat")) else 0
+            stopped = error.pid if is_stopped(error.pid) else 0
             return AgentSight(socket, "slow", plugin, (str(error),), stopped)
         return AgentSight(socket, "troubled" if problems else "ready", plugin, problems)
 
@@ -116,7 +117,7 @@ class WhyFacts:
         site, ports = self._site, self._site.node.switch.ports
         away = site.switch_problem()
         liveness = ports.watch_liveness()
-        stopped = _is_stopped(site.map_path(f"/proc/{liveness.pid}/stat"))
+        stopped = bool(liveness.pid) and is_stopped(liveness.pid or 0, site.map_path("/proc"))
         if liveness.state == "silent" and not stopped:
             liveness = site.liveness()
         unserving = ""
@@ -328,11 +329,3 @@ def _kind_of(facts: os.stat_result | None) -> Literal["socket", "other", ""]:
 
 def _pod_of(record: Record) -> tuple[str, str]:
     return record.pod_namespace, record.pod_name
-
-
-def _is_stopped(path: str) -> bool:
-    """Whether the process of that file of proc(5) is stopped by a signal or a debugger."""
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0] in ("T", "t")
-    except (OSError, IndexError):
-        return False

@@ -58,7 +58,8 @@ def _of_pod(sight: AbsentSight, pod: SeenPod) -> Findings:
         yield sight.found("pod-unscheduled", message, f"{describe} says what it waits for")
     elif pod.node != sight.node:
         message = f"pod {whole} is on node {pod.node}, and this is node {sight.node}"
-        yield sight.found("pod-elsewhere", message, f"ask there: `userspace-cni why {whole}` on node {pod.node}")
+        remedy = f"ask there: `kubectl userspace why {whole}`, or `userspace-cni why {whole}` on {pod.node}"
+        yield sight.found("pod-elsewhere", message, remedy)
     elif known(sight.refusals):
         return
     elif not pod.networks:
