@@ -223,7 +223,7 @@ def test_a_switch_that_hangs(live: LiveNode, sandbox: str, tmp_path: Path) -> No
         archive = made(live, tmp_path / "a.tar.gz")
     finally:
         switch_of(live).resume_vswitchd()
-    problems = archive.problems()
+    problems = {what: each for what, each in archive.problems().items() if what.startswith("ovs-appctl ")}
     assert "no answer" in problems.pop("ovs-appctl version")
     assert len(problems) >= 9
     assert {each.partition(" (")[0] for each in problems.values()} == {"not asked: ovs-vswitchd did not answer before"}

@@ -65,9 +65,9 @@ class AgentClient:
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def page(self, target: str) -> str:
-        """A page as it is, with its status in a first line unless that is 200."""
-        reply = self._ask("GET", target, LOOK_S)
+    def page(self, target: str, seconds: float) -> str:
+        """A page as it is, with its status in a first line unless that is 200; `seconds` are not more on a busy node."""
+        reply = self._ask("GET", target, seconds, longer=False)
         return ("" if reply.status == 200 else f"{reply.status}\n") + reply.body.decode("utf-8", "replace")
 
     def process(self) -> int:
@@ -144,9 +144,9 @@ class AgentClient:
             raise Unavailable(f"asking the agent at {self.path} to reconcile: it answered {reply.status}", _in_words(reply))
         return {str(name): count for name, count in actions.items() if isinstance(count, int)}
 
-    def _ask(self, method: str, target: str, seconds: float) -> protocol.Reply:
+    def _ask(self, method: str, target: str, seconds: float, *, longer: bool = True) -> protocol.Reply:
         what = f"asking the agent at {self.path} for {target}"
-        seconds = node_load.look().patience(seconds)
+        seconds = node_load.look().patience(seconds) if longer else seconds
         deadline = Deadline.after(seconds)
         pid = 0
         try:

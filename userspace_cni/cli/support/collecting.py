@@ -25,6 +25,8 @@ ITEM_MAX: Final = 8 << 20
 """Bytes of one thing; the end of a longer one is cut off, of a log its beginning."""
 TOTAL_MAX: Final = 96 << 20
 _TOGETHER: Final = 3
+_COMMANDS_S: Final = 30.0
+"""For all commands: on a busy node each waits longer for agent and switch."""
 _ENDED_S: Final = 2.0
 Kind = Literal["json", "text"]
 Source = Literal["", "agent", "ovs-vswitchd", "OVSDB"]
@@ -78,7 +80,8 @@ class SupportCollector:
     def collect(self, items: Iterable[SupportItem], commands: Sequence[CommandItem]) -> list[Collected]:
         """All of them, in this order, commands last."""
         with ThreadPoolExecutor(_TOGETHER, "command") as pool:
-            running = [pool.submit(_run, each, self.environ) for each in commands]
+            until = time.monotonic() + _COMMANDS_S
+            running = [pool.submit(_run, each, self.environ, until) for each in commands]
             found = [self._item(each) for each in items]
             for each, command in zip(commands, running, strict=True):
                 self.tell(f"waiting for userspace-cni {' '.join(each.arguments)}")
@@ -129,17 +132,21 @@ def _within(item: SupportItem, done: Collected) -> None:
         done.value = answer[0]
 
 
-def _run(item: CommandItem, environ: Mapping[str, str]) -> Collected:
-    """Run a command of ours; what it says on stderr is kept, too."""
+def _run(item: CommandItem, environ: Mapping[str, str], until: float) -> Collected:
+    """Run a command of ours, `until` that time at most; what it says on stderr is kept, too."""
     done, began = Collected(item.path, item.what), time.monotonic()
+    seconds = min(item.seconds, until - began)
+    if seconds <= 0:
+        done.problem = f"not run: the {_COMMANDS_S:g} s for all commands were over"
+        return done
     with TemporaryFile() as out, TemporaryFile() as err:
         argv = [sys.executable, "-m", "userspace_cni", *item.arguments]
         with subprocess.Popen(argv, env=dict(environ), stdin=subprocess.DEVNULL, stdout=out, stderr=err) as process:
             try:
-                done.code = process.wait(item.seconds)
+                done.code = process.wait(seconds)
             except subprocess.TimeoutExpired:
                 process.kill()
-                done.problem = f"no answer within {item.seconds:g} s"
+                done.problem = f"no answer within {seconds:.0f} s"
         said = [_content(each) for each in (out, err)]
     done.seconds = time.monotonic() - began
     text, notes = (each.decode("utf-8", "replace") for each in said)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from userspace_cni.base.host_paths import as_host_names
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import USAGE
 from userspace_cni.cli.site import CommandRefused, NodeCommand, Site, open_site
@@ -110,11 +111,11 @@ def _cleaned(found: Sequence[Collected], redactor: Redactor) -> tuple[list[dict[
     texts = [_text(each, redactor) for each in found]
     index, files, total = [], [], 0
     for each, text in zip(found, texts, strict=True):
-        content = redactor.strike(text).encode("utf-8", "replace")
+        content = redactor.strike(as_host_names(text)).encode("utf-8", "replace")
         cut = each.cut or len(content) > 2 * ITEM_MAX or total + len(content) > TOTAL_MAX
         content = content[: max(0, min(2 * ITEM_MAX, TOTAL_MAX - total))]
         total += len(content)
-        problem = redactor.strike(redactor.clean(each.problem))
+        problem = redactor.strike(as_host_names(redactor.clean(each.problem)))
         index.append(
             {
                 "path": each.path if content else "",
@@ -171,7 +172,7 @@ def _say(output: str, written: int, index: Sequence[dict[str, Any]], *, as_json:
     redacted = sum(each["redacted"] for each in index)
     where = "on stdout" if output == STDOUT else output
     view.note(
-        f"archive {where}: {view.format_count(len(index) - len(missing), 'thing')} in {written / _MIB:.1f} MiB, "
+        f"archive {where}: {view.format_count(len(index) - len(missing), 'thing')} in {written / 1024:,.0f} KiB, "
         f"{view.format_count(redacted, 'secret')} left out; README.txt says what is in it"
     )
     view.note("names and addresses are in it: look at agent/agent.log and switch/ovs.log before you send it")

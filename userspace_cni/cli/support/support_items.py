@@ -20,6 +20,7 @@ from userspace_cni.cli.support.redaction import Redactor
 from userspace_cni.node import support_facts
 
 _ASK_S: Final = 3.0
+_PAGE_S: Final = 8.0
 _LIBRARIES: Final = (
     "userspace-cni",
     "ovs",
@@ -45,6 +46,7 @@ _COMMANDS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("list", "what is attached", ("list", "--json")),
     ("check", "what is not as ADD made it", ("check", "--json")),
     ("doctor", "what is wrong with this node", ("doctor", "--json")),
+    ("map", "the node's network as it is drawn", ("map", "--json", "--seconds", "0")),
     ("gc", "what dead calls left", ("gc", "--dry-run", "--json")),
     ("network", "the node's own network", ("network", "--json")),
     ("routes", "routes in pods", ("routes", "list", "--json")),
@@ -89,7 +91,7 @@ def _of_agent(site: Site, log_bytes: int) -> Iterator[SupportItem]:
     client, there = site.client, site.map_path
     for name, target in _PAGES:
         path = f"agent/{name}.txt" if name == "metrics" else f"agent/{name}.json"
-        yield SupportItem(path, f"the agent's page {target}", partial(client.page, target), "agent", 30.0)
+        yield SupportItem(path, f"the agent's page {target}", partial(client.page, target, _PAGE_S), "agent", _PAGE_S + 1)
     yield SupportItem("agent/process.json", "the agent's process", lambda: node_files.read_process(_agent(site), there))
     yield SupportItem(
         "agent/agent.log", "the agent's log", lambda: node_files.read_agent_log(client.process(), there, log_bytes), seconds=12.0
