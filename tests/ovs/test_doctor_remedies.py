@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pytest
@@ -165,6 +166,19 @@ def test_a_mount_of_a_directory(ward: Ward, node: Node, name: str, path: str, op
     directory.mkdir(exist_ok=True)
     with mounted(directory, option):
         ward.mend(name, path)
+
+
+def test_records_in_memory(ward: Ward, node: Node) -> None:
+    """A state_dir that a boot empties is a warning; setting another one ends it."""
+    node.state.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "none", node.state], check=True)
+    try:
+        assert ward.finding("state-in-memory")["remedy"] == "set state_dir to a directory on a disk"
+        with TemporaryDirectory(prefix="uc-", dir="/var/tmp") as directory:
+            node.settings["USERSPACE_CNI_STATE_DIR"] = directory
+            assert ward.is_gone("state-in-memory")
+    finally:
+        subprocess.run(["umount", node.state], check=True)
 
 
 @contextmanager

@@ -40,9 +40,12 @@ def sort_findings(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def judge_versions(agent: str, command: str, others: Sequence[str]) -> Finding:
-    """Whether the agent is of this version. `agent`: its version, "" where none answers; `others`: of other programs."""
-    told = ", ".join((*others, f"userspace-cni {command}"))
-    if agent and agent != command:
+    """Whether the agent is of this version.
+
+    `agent`: its version, "" where none answers. `command`: this program's, "" where it is not known. `others`: other programs'.
+    """
+    told = ", ".join((*others, f"userspace-cni {command or 'of unknown version'}"))
+    if agent and command and agent != command:
         message = f"the agent that runs is {agent}, and this program is {command}"
         remedy = "restart the agent (the service or DaemonSet that runs it)"
         why = "an upgrade takes effect when the agent is started anew"

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from userspace_cni.attachment.node import Liveness
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.fastpath.memory import hugepages
@@ -45,10 +46,9 @@ class DpdkFacts:
     socket_dir: str = ""
 
 
-def gather_dpdk_facts(node: LocalNode, patience: Callable[[], Deadline]) -> DpdkFacts:
-    """Look at all of it. Raises UserspaceError for what must be known before anything is set up."""
+def gather_dpdk_facts(node: LocalNode, life: Liveness, patience: Callable[[], Deadline]) -> DpdkFacts:
+    """Look at all of it. `life`: of ovs-vswitchd. Raises UserspaceError for what must be known before anything is set up."""
     settings, root = node.installation.settings, node.installation.root
-    life = node.switch.ports.watch_liveness()
     away, other_config, dpdk, dpdk_version = "", {}, False, ""
     try:
         node.switch.ports.connect(patience())

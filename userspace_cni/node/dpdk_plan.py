@@ -91,7 +91,7 @@ def plan_dpdk(facts: DpdkFacts, wishes: SetupWishes) -> SetupPlan:
         *_plan_mount(facts, wishes),
         *_plan_alternative(facts),
         *_plan_start(facts),
-        *_plan_options(facts, options),
+        *_plan_options(facts, wishes, options),
     ]
     return SetupPlan((why_cpus, *why_memory), tuple(steps), _plan_restart(facts, options))
 
@@ -166,8 +166,6 @@ def _choose_options(facts: DpdkFacts, wishes: SetupWishes, cpus: frozenset[int],
     highest = max(amounts.switch, default=0)
     memory = ",".join(str(amounts.switch.get(node, 0) >> 20) for node in range(highest + 1))
     found: dict[str, str] = {}
-    if has.get("dpdk-init") not in ("true", "try"):
-        found["dpdk-init"] = "true"
     if not has.get("pmd-cpu-mask") or (wishes.cpus is not None and read_mask(has["pmd-cpu-mask"]) != wishes.cpus):
         found["pmd-cpu-mask"] = as_mask(cpus)
     if not has.get("dpdk-socket-mem") or (wishes.memory and has["dpdk-socket-mem"].strip('"') != memory):
@@ -175,6 +173,8 @@ def _choose_options(facts: DpdkFacts, wishes: SetupWishes, cpus: frozenset[int],
         found |= {"dpdk-socket-limit": memory} if has.get("dpdk-socket-limit", "").strip('"') != memory else {}
     if facts.socket_dir and has.get("vhost-sock-dir") != facts.socket_dir:
         found["vhost-sock-dir"] = facts.socket_dir
+    if has.get("dpdk-init") not in ("true", "try"):  # the last: where DPDK is built in it starts with what is set by then
+        found["dpdk-init"] = "true"
     return found
 
 
@@ -264,15 +264,24 @@ def _plan_start(facts: DpdkFacts) -> Iterator[SetupStep]:
         yield SetupStep("service", f"the database does not answer ({facts.away})", (_service(facts, "start"),))
 
 
-def _plan_options(facts: DpdkFacts, options: Mapping[str, str]) -> Iterator[SetupStep]:
-    if options:
-        has = [f"{name} is {facts.other_config[name]}" for name in options if name in facts.other_config]
-        why = f"they are not as chosen: {', '.join(has)}" if has else "they are not set"
-        why += "; DPDK starts at once, and ovs-vswitchd ends if it cannot" if facts.dpdk_version and not facts.dpdk else ""
-        pairs = " ".join(f'other_config:{name}="{value}"' for name, value in options.items())
-        waits = f"--timeout={_WAIT_S}" if facts.runs or facts.away else "--no-wait"
-        waits += f" --db={facts.database}" if facts.database else ""
-        yield SetupStep("options", why, (f"ovs-vsctl {waits} set Open_vSwitch . {pairs}",))
+def _plan_options(facts: DpdkFacts, wishes: SetupWishes, options: Mapping[str, str]) -> Iterator[SetupStep]:
+    """Where the database gives no answer it is not known which options it has: those that it turns out to have are left alone."""
+    if not options:
+        return
+    has = [f"{name} is {facts.other_config[name]}" for name in options if name in facts.other_config]
+    why = f"they are not as chosen: {', '.join(has)}" if has else "they are not set"
+    why += "; DPDK starts at once, and ovs-vswitchd ends if it cannot" if facts.dpdk_version and not facts.dpdk else ""
+    waits = f"--timeout={_WAIT_S}" if facts.runs or facts.away else "--no-wait"
+    vsctl = f"ovs-vsctl {waits}" + (f" --db={facts.database}" if facts.database else "")
+    by_name = {"pmd-cpu-mask": wishes.cpus is not None, "dpdk-socket-mem": wishes.memory, "dpdk-socket-limit": wishes.memory}
+    sets = [name for name in options if not facts.away or by_name.get(name)]
+    pairs = " ".join(f'other_config:{name}="{options[name]}"' for name in sets)
+    commands = [f"{vsctl} set Open_vSwitch . {pairs}"] if sets else []
+    if unknown := [f"{name}={options[name]}" for name in options if name not in sets]:
+        found = f"{vsctl} get Open_vSwitch . other_config:${{option%%=*}} > /dev/null 2>&1"
+        set_one = f'{vsctl} set Open_vSwitch . other_config:"$option"'
+        commands.append(f"for option in {' '.join(unknown)}; do {found} || {set_one}; done")
+    yield SetupStep("options", why, tuple(commands))
 
 
 def _plan_restart(facts: DpdkFacts, options: Mapping[str, str]) -> SetupStep | None:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
+from userspace_cni.attachment.node import Liveness
 from userspace_cni.base.cpu_sets import read_mask
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
@@ -95,10 +96,13 @@ class NodeFacts:
         return running or (read_mask(self.switch.other_config.get("pmd-cpu-mask", "")) if self.switch else None) or frozenset()
 
 
-def gather_node_facts(node: LocalNode, bin_dirs: Sequence[str], seconds: float, patience: Callable[[], Deadline]) -> NodeFacts:
+def gather_node_facts(
+    node: LocalNode, life: Liveness, bin_dirs: Sequence[str], seconds: float, patience: Callable[[], Deadline]
+) -> NodeFacts:
     """Look at everything. `seconds`: how long it is watched who runs on the processors of polling threads.
 
-    `bin_dirs`: directories with the installed plugin. `patience` gives the deadline of a question to the switch.
+    `life`: of ovs-vswitchd. `bin_dirs`: directories with the installed plugin. `patience` gives the deadline of a question to the
+    switch.
     """
     settings, root = node.installation.settings, node.installation.root
     unknown: list[str] = []
@@ -110,12 +114,13 @@ def gather_node_facts(node: LocalNode, bin_dirs: Sequence[str], seconds: float, 
             unknown.append(str(error))
             return None
 
-    life = node.switch.ports.watch_liveness()
+    if life.state == "unknown":
+        unknown.append(f"whether ovs-vswitchd lives: {life.reason}")
     away = ""
     switch = None
     try:
         node.switch.ports.connect(patience())
-        switch = _ask_switch(node, patience)
+        switch = _ask_switch(node, life, patience)
     except UserspaceError as error:
         away = str(error)
     pid = life.pid if life.state != "dead" else None
@@ -149,18 +154,18 @@ def gather_node_facts(node: LocalNode, bin_dirs: Sequence[str], seconds: float, 
     return replace(facts, use=use, unknown=tuple(unknown))
 
 
-def _ask_switch(node: LocalNode, patience: Callable[[], Deadline]) -> SwitchReport:
+def _ask_switch(node: LocalNode, life: Liveness, patience: Callable[[], Deadline]) -> SwitchReport:
     """Raises UserspaceError."""
     switch = node.switch.ports
     ports = switch.list_ports()
-    abilities, life = switch.read_abilities(patience()), switch.daemon.seen
+    abilities = switch.read_abilities(patience())
     return SwitchReport(
         switch.read_settings(patience()).other_config,
         abilities.dpdk,
         frozenset(port.interface_type for port in ports),
         switch.look(lambda session: frozenset(map(datapath_of, session.index.datapaths.values())), {}, "its bridges", patience()),
         {port.name: _node_of(port.status) for port in ports if port.interface_type in _POLLED and not port.error},
-        life.reason if life and life.state == "alive" else "",
+        life.reason if life.state == "alive" else "",
         abilities.dpdk_version,
     )
 

@@ -347,5 +347,6 @@ def test_a_switch_without_huge_pages_needs_none() -> None:
 def test_an_agent_of_another_version() -> None:
     """It is a warning; without an agent, or with one of this version, the versions are good to know."""
     assert judge_versions("1.0", "1.1", []).severity == "warning"
+    assert judge_versions("1.0", "", []).severity == "good"
     assert judge_versions("", "1.1", ["OVS 3"]).message == "OVS 3, userspace-cni 1.1"
     assert judge_versions("1.1", "1.1", []).message == "userspace-cni 1.1, agent 1.1"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from importlib.metadata import version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,7 +61,7 @@ def node_doctor_command(ctx: click.Context, bin_dirs: tuple[str, ...], seconds: 
         status = look(site, where)
         tell("watching the CPUs of polling threads")
         installed = sorted({each.path.rpartition("/")[0] for each in plugins(site, where) if each.kind != "other"})
-        facts = gather_node_facts(site.drivers, installed, seconds, lambda: patient(SWITCH_S))
+        facts = gather_node_facts(site.drivers, site.liveness(), installed, seconds, lambda: patient(SWITCH_S))
     of_status = [each for each in findings_of(status, where) if each.subject in _OF_STATUS and each.severity in _WRONG]
     findings = sort_findings([*of_status, *judge_node(facts, site.settings.short_dir), _judge_versions(site, facts)])
     if in_json:
@@ -84,7 +85,10 @@ def _judge_versions(site: Site, facts: NodeFacts) -> Finding:
     kernel = [f"kernel {facts.kernel.release}"] if facts.kernel else []
     switch = facts.switch or SwitchReport()
     others = [each for each in (switch.version, switch.dpdk_version) if each]
-    return judge_versions(agent, version("userspace-cni"), [*others, *facts.others, *kernel])
+    own = ""
+    with suppress(PackageNotFoundError):  # run from sources that were copied
+        own = version("userspace-cni")
+    return judge_versions(agent, own, [*others, *facts.others, *kernel])
 
 
 def _show(findings: Sequence[Finding], unknown: Sequence[str]) -> None:

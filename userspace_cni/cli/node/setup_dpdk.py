@@ -69,15 +69,16 @@ def setup_dpdk_command(ctx: click.Context, /, **options: Any) -> None:
     if options["applies"]:
         _apply(site, steps, quiet=options["in_json"])
         plan = _plan(site, wishes)
-        if left := [each.name for each in plan.steps]:
-            view.note(f"still missing afterwards: {', '.join(left)}; if it is huge pages, memory is too fragmented: boot again")
-            ctx.exit(FOUND)
     if options["in_json"]:
         view.show_json(_as_values(plan))
     elif options["applies"]:
         _say_restart(plan)
     else:
         _show(plan, steps)
+    if options["applies"] and plan.steps:
+        left = view.join([each.name for each in plan.steps])
+        view.note(f"still missing afterwards: {left}; if it is huge pages, memory is too fragmented: boot again")
+        ctx.exit(FOUND)
 
 
 def _bytes_of(text: str | None, option: str) -> int | None:
@@ -99,7 +100,7 @@ def _cpus_of(text: str | None) -> frozenset[int] | None:
 
 def _plan(site: Site, wishes: SetupWishes) -> SetupPlan:
     with view.progress("looking at the node"):
-        facts = gather_dpdk_facts(site.drivers, lambda: patient(SWITCH_S))
+        facts = gather_dpdk_facts(site.drivers, site.liveness(), lambda: patient(SWITCH_S))
     try:
         return plan_dpdk(facts, wishes)
     except SetupRefused as refused:
