@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from contextlib import ExitStack
 from typing import Any
@@ -38,6 +40,18 @@ def test_the_agents_state(live: LiveNode, sandbox: str) -> None:
     live.start()
     succeeded(live.run("DEL", live.network(), sandbox))
     assert sample(live)["attachments"] == []
+
+
+def test_an_agent_that_hangs(live: LiveNode) -> None:
+    """An agent that answers nothing delays no sample: there are several, and none says that it is ready."""
+    live.start()
+    os.kill(live.pid, signal.SIGSTOP)
+    try:
+        lines = cli(live, "top", "--json", "-n", "3", "-d", "0.2").stdout.splitlines()
+    finally:
+        os.kill(live.pid, signal.SIGCONT)
+    assert len(lines) == 3
+    assert {json.loads(line)["agent"]["state"] for line in lines} <= {"unknown", "slow"}
 
 
 def test_ordinary_pods(live: LiveNode) -> None:

@@ -423,4 +423,4 @@ def test_no_switch(bare_node: Node) -> None:
     assert "ovsdb" in sample["problems"]
     assert (sample["counters"], sample["attachments"]) == (None, [])
     assert failure["code"] == 3
-    assert "the switch cannot be asked" in failure["error"]
+    assert "the node cannot be asked" in failure["error"]

@@ -168,7 +168,7 @@ def show_bars(bars: Sequence[Bar]) -> None:
 
 def make_printable(text: str) -> str:
     """The text with the signs that stdout can show: without Unicode, `us` for microseconds."""
-    return text if _is_unicode(sys.stdout) else text.translate(_ASCII)
+    return text if is_unicode(sys.stdout) else text.translate(_ASCII)
 
 
 @contextmanager
@@ -258,7 +258,7 @@ def console_of(stream: IO[str], width: int | None = None) -> Console:
 
 
 def _console() -> Console:
-    if not _is_unicode(sys.stdout) and isinstance(sys.stdout, io.TextIOWrapper):
+    if not is_unicode(sys.stdout) and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     return console_of(sys.stdout)
 
@@ -334,20 +334,21 @@ def _blank(count: int) -> Cell:
     return Cell(" " * count)
 
 
-def _is_unicode(stream: IO[str]) -> bool:
+def is_unicode(stream: IO[str]) -> bool:
+    """Whether bars and arrows can be written there."""
     return (getattr(stream, "encoding", "") or "").lower().replace("-", "").startswith("utf")
 
 
 def _drawn(length: float, width: int) -> str:
     """A bar as long as `length` (0 to 1) of the width."""
-    if not _is_unicode(sys.stdout):
+    if not is_unicode(sys.stdout):
         return "#" * max(round(length * width), 1 if length > 0 else 0)
     whole, eighths = divmod(max(round(length * width * 8), 1 if length > 0 else 0), 8)
     return _EIGHTHS[8] * whole + (_EIGHTHS[eighths] if eighths else "")
 
 
 def _joints() -> dict[str, str]:
-    if _is_unicode(sys.stdout):
+    if is_unicode(sys.stdout):
         return {"first": "╷", "between": "├", "last": "╰", "line": "│"}
     return {"first": "+", "between": "+", "last": "+", "line": "|"}
 

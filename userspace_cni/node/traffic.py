@@ -35,11 +35,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Traffic:
-    """One look. `at`: on the monotonic clock. `vswitchd` and `reason`: whether ovs-vswitchd lives, as of `Liveness`; `up_s`: for
+    """One look. `vswitchd` and `reason`: whether ovs-vswitchd lives, as of `Liveness`; `up_s`: for
     how long, None while it does not. `ports`: what OVSDB has of our ports, `marks` their marks, by name; `bridges`: all bridges
-    with all ports. `problems`: why `ovsdb`, `counters` or `threads` could not be asked; what depends on it is None then."""
+    with all ports. `problems`: why `records`, `ovsdb`, `counters` or `threads` could not be asked. Records are the
+    former ones then, the others None."""
 
-    at: float
     vswitchd: str
     reason: str
     up_s: float | None = None
@@ -72,13 +72,14 @@ class TrafficLooks:
         self._bridges: tuple[SwitchBridge, ...] = ()
 
     def look(self) -> Traffic:
-        """One look. Raises UserspaceError for records that cannot be read; all else is a problem of the part."""
+        """One look. What cannot be asked is a problem of its part."""
         self._problems = {}
         ports = self._node.switch.ports
         liveness: DaemonLiveness = ports.watch_liveness()
         serves = liveness.state not in NOT_SERVING
         if (now := time.monotonic()) >= self._due:
-            self._records = tuple(self._node.store.journal.records())
+            records = self._ask("records", self._node.store.journal.records)
+            self._records = self._records if records is None else tuple(records)
         known = self._ask("ovsdb", self._known_ports)
         counted = self._ask("counters", lambda: self._counters(liveness)) if serves and known is not None else None
         threads = self._ask("threads", lambda: ports.read_polling_threads(self._patient(1), lately=True)) if serves else None
@@ -88,7 +89,6 @@ class TrafficLooks:
             self._bridges = self._ask("ovsdb", self._node.switch.list_bridges) or () if asked else ()
             self._due = now + RARELY_S
         return Traffic(
-            at=now,
             vswitchd=liveness.state,
             reason=liveness.reason,
             up_s=max(0.0, time.time() - liveness.born / 1e9) if liveness.process and liveness.born else None,

@@ -46,7 +46,7 @@ def made_traffic() -> Traffic:
     pools = tuple(HugepagePool(1 << 30, node, 16, free, None, 0) for node, free in ((0, 5), (1, 11)))
     alive = "ovs-vswitchd (Open vSwitch) 3.5.0"
     reading = CountersReading(0.0, {}, "p")
-    return Traffic(0.0, "alive", alive, up_s=1_054_800.0, counters=reading, threads=made_threads(), pools=pools)
+    return Traffic("alive", alive, up_s=1_054_800.0, counters=reading, threads=made_threads(), pools=pools)
 
 
 def made_rows() -> list[TopRow]:
@@ -78,5 +78,4 @@ def made_picture(choice: RowChoice | None = None, rows: Sequence[TopRow] | None 
         uplinks=_UPLINKS,
         total=total(row.rates for row in every),
         loads=_LOADS,
-        seconds=1.0,
     )

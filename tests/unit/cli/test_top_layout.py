@@ -144,6 +144,7 @@ def test_the_node_is_above_its_attachments() -> None:
     assert shown[9].split() == headings.split()
     first = "core/upf-7f6d9c5b8-x2v4n/n6 connected 2.38M 10.3G 2.40M 10.4G 0 0 - - 2 39%"
     assert shown[10].split() == first.split()
+    assert shown[-1] == "userspace-cni why tenant-b/cache-0/net1: what is wrong with it"
     assert " ".join(shown[12].split()).endswith(" 3.31k 0 101% of 800M 97% of 800M 4 8%")
 
 
@@ -152,9 +153,11 @@ def test_the_switch_is_dead() -> None:
     dead = replace(made_traffic(), vswitchd="dead", reason="ovs-vswitchd.7.ctl: Connection refused", counters=None, threads=None)
     shown = drawn(replace(made_picture(), traffic=dead))
     assert shown[1].startswith("switch     ovs-vswitchd is dead: ovs-vswitchd.7.ctl: Connection refused")
-    lost = replace(made_traffic(), problems={"counters": "OpenFlow: no answer", "ovsdb": "no session", "threads": "no answer"})
+    problems = {"counters": "OpenFlow: no answer", "ovsdb": "no session", "threads": "no answer", "records": "damaged"}
+    lost = replace(made_traffic(), problems=problems)
     shown = drawn(replace(made_picture(), traffic=lost))
     assert "OVSDB: no session" in shown[1]
+    assert "records: damaged" in shown[2]
     assert shown[3] == "traffic    no counters: OpenFlow: no answer"
     assert shown[5] == "threads    not known: no answer"
     old = replace(made_traffic(), counters=CountersReading(0.0, {}, of_now=False, written_s=WRITTEN_S))
@@ -180,8 +183,8 @@ def test_narrow_terminals_keep_names(width: int) -> None:
         assert any(line.startswith(row.name) for line in shown)
     if fitted.left_out:
         assert shown[-1].startswith(f"no room for {fitted.left_out[0]}")
-        rest = len(fitted.left_out) - shown[-1].count(",") - 1
-        assert ("more" not in shown[-1]) or shown[-1].endswith(f"and {rest} more")
+        said = shown[-1].partition("   ")[0]
+        assert ("more" not in said) or said.endswith(f"and {len(fitted.left_out) - said.count(',') - 1} more")
     narrowest = min(column.width for column in COLUMNS if column.name in fitted.left_out) if fitted.left_out else 1000
     used = sum(taken for _, taken in fitted.columns) + 2 * (len(fitted.columns) - 1)
     assert used + 2 + narrowest > width
@@ -191,10 +194,10 @@ def test_low_terminals_keep_rows() -> None:
     """Lines about the node give way to rows, the last of them first; the switch stays. What has no room is named."""
     shown = drawn(made_picture(), size=(200, 10))
     assert [line.split()[0] for line in shown[1:4]] == ["switch", "ports", "traffic"]
-    assert shown[-1].endswith("no room for uplinks, threads, hugepages")
+    assert "no room for uplinks, threads, hugepages   userspace-cni why " in shown[-1]
     shown = drawn(made_picture(), size=(200, 8))
     assert shown[1].startswith("switch ")
-    assert shown[-1] == "rows 1-3 of 12   no room for ports, traffic, uplinks, threads, hugepages"
+    assert shown[-1].startswith("rows 1-3 of 12   no room for ports, traffic, uplinks, threads, hugepages   ")
 
 
 @given(st.integers(1, 160), st.integers(1, 60), st.sampled_from(["", "h", "c", "f", "d", "n", "k"]), st.integers(0, 20))
@@ -261,7 +264,7 @@ def test_text_from_outside_is_no_command_of_a_terminal() -> None:
     """Control characters in names and errors are shown as escapes."""
     evil = "a\x1b[2Jb\x9b31m\r\n"
     rows = named(evil, network=evil, bridge=evil, port=evil)
-    traffic = replace(made_traffic(), reason=evil, problems={"counters": evil, "ovsdb": evil, "threads": evil})
+    traffic = replace(made_traffic(), reason=evil, problems=dict.fromkeys(("counters", "ovsdb", "threads", "records"), evil))
     picture = replace(
         made_picture(rows=rows),
         node=evil,

@@ -22,9 +22,10 @@ from userspace_cni.cli.top.top_json import to_json
 from userspace_cni.cli.top.top_keys import Keys
 from userspace_cni.cli.top.top_layout import draw_batch, draw_screen
 from userspace_cni.cli.top.top_rows import DEFAULT_SORT, SORT_KEYS, RowChoice, choose
-from userspace_cni.cli.top.top_samples import SamplingThread, TopSample, TopSampler, is_unicode
+from userspace_cni.cli.top.top_samples import SamplingThread, TopSample, TopSampler
 from userspace_cni.cli.top.top_screen import Screen, TerminalGone
 from userspace_cni.cli.top.top_state import DELAY_MAX, DELAY_MIN, TopState, press
+from userspace_cni.cli.view import is_unicode
 
 _UNFOLDED: Final = 4096
 """Columns of an output that is no terminal."""
@@ -74,7 +75,7 @@ def top_command(ctx: click.Context, /, delay: float, iterations: int | None, sor
 
     The counters are those of ovs-vswitchd at the moment of the look. Without a terminal it prints samples one after the other.
 
-    Exit code: 0; 1 when records cannot be read; 3 when the switch cannot be reached at the end of a batch.
+    Exit code: 0, or 3 when records or the switch could not be read for the last sample of a batch.
     """
     site = open_site(ctx)
     site.require_root("reading records and asking the switch")
@@ -88,9 +89,8 @@ def top_command(ctx: click.Context, /, delay: float, iterations: int | None, sor
 
 def _print_samples(sampler: TopSampler, state: TopState, iterations: int | None, *, as_json: bool) -> None:
     """Print samples until there were enough; the first one has rates, too, of the second before it."""
-    sampler.sample()
+    sample = sampler.sample()
     due = time.monotonic() + min(state.delay, 1.0)
-    sample = None
     for number in itertools.count(1):
         time.sleep(max(0.0, due - time.monotonic()))
         due = max(due, time.monotonic() - state.delay) + state.delay
@@ -102,10 +102,10 @@ def _print_samples(sampler: TopSampler, state: TopState, iterations: int | None,
             return
         if number == iterations:
             break
-    if sample is not None and sample.traffic.counters is None:
-        traffic = sample.traffic
+    traffic = sample.traffic
+    if traffic.counters is None or "records" in traffic.problems:
         reason = "; ".join(traffic.problems.values()) or f"ovs-vswitchd is {traffic.vswitchd}: {traffic.reason}"
-        raise CommandRefused(f"the switch cannot be asked: {reason}", UNREACHABLE)
+        raise CommandRefused(f"the node cannot be asked: {reason}", UNREACHABLE)
 
 
 def _print_sample(sampler: TopSampler, sample: TopSample, state: TopState, *, first: bool, as_json: bool) -> None:
@@ -121,7 +121,7 @@ def _print_sample(sampler: TopSampler, sample: TopSample, state: TopState, *, fi
 
 def _plain(line: Line) -> str:
     text = "".join(piece.text for piece in line).rstrip()
-    return text if is_unicode(sys.stdout.encoding) else text.translate(ASCII)
+    return text if is_unicode(sys.stdout) else text.translate(ASCII)
 
 
 class _Live:
@@ -200,7 +200,7 @@ class LogTail(io.TextIOBase):
 def _run_screen(sampler: TopSampler, state: TopState, iterations: int | None) -> None:
     """Follow keys on the terminal; what is logged meanwhile is shown when it is left."""
     colours = "NO_COLOR" not in os.environ
-    screen = Screen(sys.stdin.fileno(), sys.stdout.fileno(), colours=colours, unicode=is_unicode(sys.stdout.encoding))
+    screen = Screen(sys.stdin.fileno(), sys.stdout.fileno(), colours=colours, unicode=is_unicode(sys.stdout))
     logged = LogTail()
     try:
         with contextlib.redirect_stderr(logged), screen, contextlib.suppress(TerminalGone):

@@ -19,7 +19,7 @@ def to_json(sample: TopSample, node: str, rows: Iterable[TopRow]) -> dict[str, A
     seconds      the time over which rates were measured; 0 in the first sample, which has none
     vswitchd     state (alive, dead, silent, unknown), reason (the version while it is alive), up_s
     agent        state (ready, not ready, slow, dead, none, unknown), problem
-    problems     what could not be asked, by part: ovsdb, counters, threads
+    problems     what could not be asked, by part: records, ovsdb, counters, threads
     counters     of_now; written_s: the time between two writes, where they come from OVSDB; null while there are none
     total        rates, of all attachments
     uplinks      name, bridge, link, rates: frames, bits and drops in and out

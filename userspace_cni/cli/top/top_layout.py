@@ -9,7 +9,19 @@ from typing import Final
 
 from userspace_cni.base.polling import PollingThread
 from userspace_cni.cli.top.top_columns import COLUMNS, GAP, SHORT_GROUPS, Fitted, TopColumn, fit_columns
-from userspace_cni.cli.top.top_figures import Line, Piece, bar, cut_line, duration, figure, figure_of, fit, flow, width_of_line
+from userspace_cni.cli.top.top_figures import (
+    Line,
+    Piece,
+    bar,
+    cut_line,
+    duration,
+    figure,
+    figure_of,
+    fit,
+    flow,
+    width_of,
+    width_of_line,
+)
 from userspace_cni.cli.top.top_rows import FAULTS, SORT_KEYS, TopRow, TopUplink
 from userspace_cni.cli.top.top_state import COLUMN_KEYS, TopState
 from userspace_cni.cli.view import format_count, plain
@@ -37,8 +49,7 @@ _AGENTS: Final = {"ready": "green", "not ready": "yellow", "slow": "yellow", "de
 @dataclass(frozen=True)
 class TopPicture:
     """All that is on the screen. `node`: its name; `clock`: the time of day; `agent`: a word of it, with more in `agent_problem`.
-    `every`: all rows, `rows` the chosen ones in their order. `loads`: of polling threads, by NUMA node and core, 0 to 1.
-    `seconds`: the time over which rates were measured, 0 before there are any."""
+    `every`: all rows, `rows` the chosen ones in their order. `loads`: of polling threads, by NUMA node and core, 0 to 1."""
 
     node: str
     clock: str
@@ -50,7 +61,6 @@ class TopPicture:
     uplinks: Sequence[TopUplink] = ()
     total: TrafficRates = UNKNOWN
     loads: Mapping[tuple[int, int], float | None] = field(default_factory=dict)
-    seconds: float = 0.0
 
 
 def draw_screen(
@@ -170,6 +180,8 @@ def _switch(picture: TopPicture) -> list[Line]:
 def _counts(picture: TopPicture) -> list[Line]:
     rows = picture.every
     items: list[Line] = [(Piece(format_count(len(rows), "attachment"), "bold"),)]
+    if "records" in picture.traffic.problems:
+        items.append((Piece(f"records: {plain(picture.traffic.problems['records'])}", "red"),))
     for words, look in (
         (("connected",), "green"),
         (("link up",), "green"),
@@ -350,6 +362,10 @@ def _last_line(rows: Sequence[TopRow], every: int, state: TopState, page: int, l
         parts.append(Piece(f"filter {plain(state.choice.text)!r}: {matching} of {every} (= shows all)   ", "yellow"))
     if left_out:
         parts.append(Piece(_name_left_out(left_out, width - width_of_line(parts)), "yellow"))
+    faulty = next((row.name for row in rows if row.state in FAULTS), "")
+    hint = ("   " if left_out else "") + f"userspace-cni why {plain(faulty)}: what is wrong with it"
+    if faulty and width_of_line(parts) + width_of(hint) <= width:
+        parts.append(Piece(hint, "red"))
     return tuple(parts)
 
 

@@ -5,22 +5,26 @@ A switch that hangs answers nothing for seconds; keys are answered all the same.
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 
-from userspace_cni.base.errors import Unavailable, UserspaceError
+from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.polling import PollingThread
 from userspace_cni.base.threads import start
-from userspace_cni.cli.agent_client import DeadAgent, NoAgent, SlowAgent
+from userspace_cni.cli.agent_client import AgentClient, DeadAgent, NoAgent, SlowAgent
 from userspace_cni.cli.site import Site, patient
 from userspace_cni.cli.top.top_layout import TopPicture
 from userspace_cni.cli.top.top_rows import RowChoice, TopRow, TopUplink, choose, find_uplinks, make_rows
 from userspace_cni.node.port_rates import RateMeter, TrafficRates, total
 from userspace_cni.node.traffic import RARELY_S, Traffic, TrafficLooks
+
+_FIRST_ANSWER_S: Final = 1.0
+"""How long the first sample waits for the agent's first answer."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class TopSample:
     total: TrafficRates = field(default_factory=TrafficRates)
     loads: Mapping[tuple[int, int], float | None] = field(default_factory=dict)
     seconds: float = 0.0
+    """Over which the rates were measured; 0 before there are any."""
     agent: str = ""
     agent_problem: str = ""
     taken: float = 0.0
@@ -51,7 +56,6 @@ class TopSample:
             rows=choose(self.rows, choice),
             total=self.total,
             loads=self.loads,
-            seconds=self.seconds,
         )
 
 
@@ -82,21 +86,17 @@ class TopSampler:
         self._meter = RateMeter()
         self._loads = ThreadLoads()
         self._boot_id = site.drivers.store.boot_id()
-        self._agent = ("", "")
-        self._agent_due = 0.0
+        self._agent = AgentWatch(site.client)
         self.node = site.settings.node_name or socket.gethostname()
 
     def sample(self) -> TopSample:
-        """One sample. Raises UserspaceError for records that cannot be read."""
+        """One sample."""
         traffic = self._looks.look()
         if traffic.counters is None:
             self._meter.lose()
             rates: dict[str, TrafficRates] = {}
         else:
             rates = self._meter.take(traffic.counters)
-        if time.monotonic() >= self._agent_due:
-            self._agent = self._look_at_agent()
-            self._agent_due = time.monotonic() + RARELY_S
         rows = tuple(make_rows(traffic, rates, self._boot_id))
         return TopSample(
             traffic,
@@ -105,22 +105,45 @@ class TopSampler:
             total(row.rates for row in rows),
             self._loads.take(traffic),
             self._meter.seconds,
-            *self._agent,
+            *self._agent.newest(),
             taken=time.time(),
         )
 
-    def _look_at_agent(self) -> tuple[str, str]:
+
+class AgentWatch:
+    """Asks the agent how it is every few seconds, on a thread of its own: one that hangs delays the first sample a little, and no
+    other. Where no thread can be started there is no answer."""
+
+    def __init__(self, client: AgentClient) -> None:
+        self._client = client
+        self._newest = ("unknown", "it has not answered yet")
+        self._answered = threading.Event()
+        with suppress(Unavailable):
+            start(threading.Thread(target=self._run, name="agent", daemon=True), "asking the agent")
+
+    def newest(self) -> tuple[str, str]:
         """A word of the agent, and more of it."""
+        self._answered.wait(_FIRST_ANSWER_S)
+        self._answered.set()
+        return self._newest
+
+    def _run(self) -> None:
+        while True:
+            self._newest = self._look()
+            self._answered.set()
+            time.sleep(RARELY_S)
+
+    def _look(self) -> tuple[str, str]:
         try:
-            problems = self._site.client.about()["problems"]
+            problems = self._client.about()["problems"]
         except NoAgent:
             return "none", ""
         except DeadAgent:
             return "dead", "nothing listens at its socket"
         except SlowAgent as error:
-            return "slow", str(error)
+            return "slow", error.message
         except Unavailable as error:
-            return "unknown", str(error)
+            return "unknown", error.message
         return ("not ready", "; ".join(problems)) if problems else ("ready", "")
 
 
@@ -163,14 +186,7 @@ class SamplingThread:
                 with self._lock:
                     self._error = error
                 self._done()
-                if not isinstance(error, UserspaceError):
-                    return
-                continue
+                return
             with self._lock:
                 self._newest, self.busy = sample, False
             self._done()
-
-
-def is_unicode(encoding: str | None) -> bool:
-    """Whether an output of that encoding can show bars."""
-    return (encoding or "").lower().replace("-", "").startswith("utf") and os.environ.get("TERM") != "linux-16color"
