@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from userspace_cni.base.errors import quote
 from userspace_cni.diagnosis.why.attachment_sight import AbsentSight, Findings, RefusalSight, known
 from userspace_cni.node.seen_pod import NETWORKS, SeenPod
 
@@ -33,7 +34,8 @@ def judge_whereabouts(sight: AbsentSight) -> Findings:
 
 def judge_unknown(sight: AbsentSight) -> Findings:
     """Nothing is known of a pod of this name."""
-    if known(sight.pod) or known(sight.refusals) or (sight.store and (store := known(sight.store)) and store.quarantined):
+    store = known(sight.store)
+    if known(sight.pod) or known(sight.refusals) or (store and store.quarantined):
         return
     near = f"did you mean {', '.join(sight.near)}? " if sight.near else ""
     find = "`kubectl get pods --all-namespaces -o wide` shows where it runs; write NAMESPACE/POD"
@@ -67,9 +69,8 @@ def _of_pod(sight: AbsentSight, pod: SeenPod) -> Findings:
         why = f"it has no annotation {NETWORKS}, and the cluster's own network is not this plugin's"
         yield sight.found("never-called", message, _no_network(whole), why)
     else:
-        message = (
-            f"pod {whole} is on this node ({pod.phase}) and asks for {pod.networks}, and this plugin was never called for it"
-        )
+        asked = quote(pod.networks)
+        message = f"pod {whole} is on this node ({pod.phase}) and asks for {asked}, and this plugin was never called for it"
         why = "its networks are of another plugin, or do not exist, or Multus does not run here"
         remedy = (
             f"{describe}: its events say what Multus answered; `kubectl -n {pod.namespace} get network-attachment-definitions` "

@@ -8,6 +8,7 @@ from typing import Final
 from userspace_cni.attachment.drift import Absent, Dead, Drift, Hidden, Other, Unfollowed, sentence
 from userspace_cni.attachment.listing import select_status
 from userspace_cni.attachment.records import Record
+from userspace_cni.base.errors import quote
 from userspace_cni.base.findings import Finding
 from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, Findings, known
 from userspace_cni.node.pod_processes import VhostArgument
@@ -109,7 +110,7 @@ def judge_application(sight: AttachmentSight) -> Findings:
         yield sight.found("directory-unseen", message, remedy, why="no application can reach its socket")
     yield from _by_arguments(sight, processes.arguments if processes else ())
     if socket and socket.others and not socket.party:
-        others = ", ".join(socket.others[:_SHOWN])
+        others = ", ".join(map(quote, socket.others[:_SHOWN]))
         yield _other_path(sight, f"a process listens in its directory at another name: {others}")
     if socket and socket.party == "connected":
         message = "the application is connected, and has not set up its queues"
@@ -134,14 +135,14 @@ def _by_arguments(sight: AttachmentSight, arguments: tuple[VhostArgument, ...]) 
     mine = [each for each in arguments if each.path.rpartition("/")[2] == socket.name]
     for each in mine:
         if each.role != wanted:
-            does = f"{_DOES[each.role]} {each.path}, and in this network it has to be the {wanted}"
+            does = f"{_DOES[each.role]} {quote(each.path)}, and in this network it has to be the {wanted}"
             message = f"the application (process {each.pid}) is the {each.role}: it {does}"
             option = "with" if wanted == "server" else "without"
             remedy = f"start it {option} 'server=1' in its --vdev; {_told_in(record)}"
             yield sight.found("application-wrong-role", message, remedy, why="two sides of the same role never meet")
     if not mine:
         each = arguments[0]
-        yield _other_path(sight, f"process {each.pid} of the pod uses {each.path}")
+        yield _other_path(sight, f"process {each.pid} of the pod uses {quote(each.path)}")
 
 
 def _other_path(sight: AttachmentSight, seen: str) -> Finding:
