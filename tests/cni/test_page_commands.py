@@ -134,6 +134,7 @@ def test_every_command_of_the_page_succeeds(room: Path, page: Path) -> None:
         [added] = [text for block, text in told.items() if "CNI_COMMAND=ADD" in block.text]
         result = json.loads(added[added.index("{") : added.rindex("}") + 1])
         assert result["interfaces"][0]["name"] == "net1"
+        assert "level=warning" not in added
         assert "demo0001" in "".join(text for block, text in told.items() if "userspace-cni list" in block.text)
     if page == SWITCH:
         assert 'true\n"DPDK ' in "".join(told.values())
