@@ -24,7 +24,7 @@ TABLES: Final = {
 
 def command_for(drift: Drift) -> str | None:
     """The command, without `ovs-vsctl`, that sets the column back or clears one that ADD did not set; None for no such column."""
-    row = drift.subject.partition(" ")[2]
+    row = shlex.quote(drift.subject.partition(" ")[2])
     value = "" if isinstance(drift.expected, Condition) else drift.expected
     if key := _KEY.fullmatch(drift.field):
         return _of_map(row, key["table"] or "Interface", key["column"], key["key"], str(value))

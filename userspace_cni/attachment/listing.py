@@ -6,6 +6,7 @@ The command line and the agent's `/api/v1/attachments` both answer with what `de
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
@@ -292,7 +293,7 @@ def problems_of(
         found.append(("logical-port-not-installed", f"OVN has not installed logical port {step.logical.name}"))
     if dead:
         found.append(("socket-dead", sentence(dead)))
-    remedies = {kind: text.format(port=port.name if port else "") for kind, text in _REMEDIES.items()}
+    remedies = {kind: text.format(port=shlex.quote(port.name) if port else "") for kind, text in _REMEDIES.items()}
     remedies["socket-dead"] = dead.details if dead else ""
     problems = [Finding(kind, "warning" if kind == "unfinished" else "error", name, text, remedies[kind]) for kind, text in found]
     changes = find_changes(step, port.now) if step and port and record.state == "ready" else []

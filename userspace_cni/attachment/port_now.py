@@ -5,6 +5,7 @@ Ports of all kinds are described in the units of the record, whatever columns th
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -175,7 +176,7 @@ def _remedy(change: Drift) -> str:
     """What to do: who puts it back by himself, and the command that does it by hand or shows it."""
     if change.field == _OPEN:
         return _NOT_SET
-    port = change.subject.removeprefix("port ")
+    port = shlex.quote(change.subject.removeprefix("port "))
     if _is_added(change):
         removes = f"set Interface {port} ingress_policing_rate=0" if change.field == _FROM_POD else f"clear Port {port} qos"
         return f"another program has set it, and we leave it alone: ovs-vsctl {removes} removes it"

@@ -5,6 +5,7 @@ Must not open anything: `opening` attaches to the ports.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -109,7 +110,7 @@ def enter_words(record: Record) -> str:
     """The beginning of a command that runs in the attachment's network namespace; a program and its arguments follow."""
     if record.pod_name and record.pod_namespace:
         return f"userspace-cni enter {record.pod_namespace}/{record.pod_name} --"
-    return f"nsenter --net={record.netns}"
+    return f"nsenter --net={shlex.quote(record.netns)}"
 
 
 def require_path(endpoints: Sequence[Endpoint], size: int) -> None:

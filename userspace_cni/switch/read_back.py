@@ -6,6 +6,7 @@ control socket which limit is in force. What it makes of a link of the node's ow
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -58,7 +59,8 @@ class ReadBack:
                 )
         answer = self.wait(session.watch("Interface", step.name, word), deadline)
         if answer is not None and not answer[0]:
-            look = f"ovs-vsctl list Interface {step.name}, and the log of ovs-vswitchd{interface_row(step).opened_by}"
+            log = f"the log of ovs-vswitchd{interface_row(step).opened_by}"
+            look = f"ovs-vsctl list Interface {shlex.quote(step.name)}, and {log}"
             raise SwitchRefused(f"port {step.name}: {answer[1]}", look)
         for drift in self.find_drifts(step, deadline):
             found = drift.found.words if isinstance(drift.found, Condition) else drift.found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,7 @@ from userspace_cni.attachment.port_now import (
     read_causes,
 )
 from userspace_cni.attachment.steps import OvsPort, PortTerms, VhostUserClient
-from userspace_cni.base.limits import Limits, Rate
+from userspace_cni.base.limits import UNLIMITED, Limits, Rate
 from userspace_cni.base.vlans import Vlan
 
 LIMITS = Limits(Rate(10_000_000, 1_000_000), Rate(5_000_000, 500_000))
@@ -68,6 +69,20 @@ def test_a_change_names_the_column_and_the_command(now: PortNow, place: str, exp
     assert told.remedy == remedy
     assert told.message.startswith("port p: the record has ")
     assert told.message.endswith(f" {expected}, the switch has {found}")
+
+
+def test_a_ports_name_is_one_word_of_a_command() -> None:
+    """A pod's annotation names its interface, and so a part of its port: a person may paste the command into a shell."""
+    port = replace(PORT, name="c0ffee-$(reboot);a")
+    now = PortNow(Vlan(200), 1500, 1500, UNLIMITED)
+    changes = [*find_changes(port, now), *find_changes(replace(port, limits=UNLIMITED), replace(SAME, mtu=0))]
+    told = [change_finding(each, "a").remedy for each in changes]
+    commands = [each.partition("ovs-vsctl ")[2] for each in told]
+    assert len(commands) >= 8
+    for command in commands:
+        words = shlex.shlex(command, posix=True, punctuation_chars=True)
+        words.whitespace_split = True
+        assert port.name in words, command
 
 
 def test_an_mtu_that_the_switch_has_not_set() -> None:

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from userspace_cni.attachment.drift import Drift
+from userspace_cni.attachment.drift import Absent, Drift
 from userspace_cni.attachment.port_now import PortNow
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import HostEnd, Link, LogicalPort, OvsPort
+from userspace_cni.attachment.steps import HostEnd, Link, LogicalPort, OvsPort, Shaper
 from userspace_cni.base.findings import Finding
 from userspace_cni.base.routing import Inside, PodLink, PodRoute
 from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, ChassisSight, Findings, SwitchSight, Unasked
 from userspace_cni.diagnosis.why.causes import arrange
-from userspace_cni.diagnosis.why.link_causes import judge_link
+from userspace_cni.diagnosis.why.link_causes import judge_link, judge_shaper
 from userspace_cni.diagnosis.why.ovn_causes import judge_ovn
 from userspace_cni.diagnosis.why.uplink_causes import judge_specs
 from userspace_cni.node.seen_link import SeenLink
@@ -114,18 +114,23 @@ def test_which_routes_override(others: tuple[PodRoute, ...], first: bool, overri
 
 
 def test_what_a_pod_calls_its_links_is_no_command(tmp_path: Path) -> None:
-    """A person runs the commands of a remedy: a name that the pod has chosen is one word in them."""
+    """A person runs the commands of a remedy: a name that the pod, or its annotation, has chosen is one word in them."""
     for name, text in (("nsenter", 'shift; exec "$@"'), ("reboot", f"touch {tmp_path}/rebooted"), ("ip", ""), ("ethtool", "")):
         program = tmp_path / name
         program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(0o755)
-    for name in ("sysctl", "kubectl", "ovs-appctl", "userspace-cni"):
+    for name in ("sysctl", "tc", "kubectl", "ovs-appctl", "userspace-cni"):
         (tmp_path / name).symlink_to(tmp_path / "ip")
     evil = "$(reboot);reboot"
     end = replace(END, name=evil, addresses=())
     link = replace(SOUND, end=evil, end_up=False, offload=True, without_ipv6=True, rp_filter=1, reverse_path_drops=1)
     inside = Inside({evil: end}, (route("10.1.0.128/25", ";reboot;"),))
     found = list(judge_link(sight(replace(link, inside=inside))))
+    asked = replace(LINK, name="$(reboot);a")
+    found += judge_link(sight(replace(SOUND, end="eth7", end_up=False), step=asked))
+    limit = Drift(f"interface {asked.name}", "limit from the pod", 1000, Absent())
+    found += judge_shaper(sight(step=asked, drifts={Shaper.kind: [limit]}))
+    assert {"pod-end-renamed", "limit-missing"} < {each.name for each in found}
     commands = [command for each in found for command in re.findall("`([^`]+)`", each.remedy)]
     assert len(commands) >= 8
     for command in commands:

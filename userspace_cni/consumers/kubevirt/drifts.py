@@ -211,4 +211,4 @@ def command_back(changed: Sequence[Drift]) -> str:
 def _remedy(step: OvsPort, changed: Sequence[Drift]) -> str:
     """As `command_back`, or for rows beside the port's own, as of QoS and mirrors, a new port."""
     again = f"run userspace-cni gc, which makes it again on {step.bridge}; the VM is cut off until then"
-    return command_back(changed) or f"ovs-vsctl del-port {step.name}, and {again}"
+    return command_back(changed) or f"ovs-vsctl del-port {shlex.quote(step.name)}, and {again}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Final
 
 from userspace_cni.base.errors import quote
@@ -26,7 +27,8 @@ def judge_whereabouts(sight: AbsentSight) -> Findings:
     pod, store = known(sight.pod), known(sight.store)
     if store and store.quarantined:
         message = f"a record that mentions it could not be read and was put aside: {', '.join(store.quarantined)}"
-        remedy = f"`cat {store.quarantined[0]}` shows it; delete the pod, so that its owner makes it anew, then remove the file"
+        shows = f"`cat {shlex.quote(store.quarantined[0])}` shows it"
+        remedy = f"{shows}; delete the pod, so that its owner makes it anew, then remove the file"
         yield sight.found("record-quarantined", message, remedy, why="nothing else tells what the attachment has on this node")
     elif pod:
         yield from _of_pod(sight, pod)

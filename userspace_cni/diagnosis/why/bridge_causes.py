@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 from ipaddress import ip_interface
 from typing import Final
@@ -108,7 +109,8 @@ def judge_spanning(sight: AttachmentSight) -> Findings:
         return
     bridge, kind = traffic.bridge.name, traffic.bridge.spanning
     message = f"the spanning tree ({kind.upper()}) of bridge {bridge} has its port {traffic.port.spanning}"
-    remedy = f"wait half a minute; no pod needs it: `ovs-vsctl set Port {traffic.port.name} other_config:{kind}-enable=false`"
+    off = f"`ovs-vsctl set Port {shlex.quote(traffic.port.name)} other_config:{kind}-enable=false`"
+    remedy = f"wait half a minute; no pod needs it: {off}"
     yield sight.found("port-spanning-tree", message, remedy, why="such a port forwards no frame", severity="warning")
 
 

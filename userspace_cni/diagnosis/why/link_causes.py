@@ -80,7 +80,7 @@ def judge_shaper(sight: AttachmentSight) -> Findings:
         if step is None or not each.field:
             continue  # of the pod's namespace, which `judge_link` words
         message = f"the limit for what leaves the pod by {step.name} is not in force: {sentence(each)}"
-        shown = f"`{_inside(step)} tc qdisc show dev {step.name}`"
+        shown = f"`{_inside(step)} tc qdisc show dev {shlex.quote(step.name)}`"
         remedy = f"a running agent sets it again; in the pod a program with the right NET_ADMIN changes it: {shown}"
         yield sight.found("limit-missing", message, remedy, "the pod can send more than its network allows")
 
@@ -240,8 +240,8 @@ def _policies(sight: AttachmentSight, step: Link, link: SeenLink) -> Iterator[Fi
 
 def _renaming(now: str, name: str) -> str:
     """The commands that give a link its name back: one that is up may have none other."""
-    end = shlex.quote(now)
-    return f"ip link set {end} down; ip link set {end} name {name}; ip link set {name} up"
+    end, wanted = shlex.quote(now), shlex.quote(name)
+    return f"ip link set {end} down; ip link set {end} name {wanted}; ip link set {wanted} up"
 
 
 def _inside(step: Link) -> str:

@@ -74,7 +74,7 @@ def _of_drifts(sight: AttachmentSight, step: OvsPort, drifts: Sequence[Drift]) -
         return
     if "bridge" in fields:
         message = f"port {step.name} is on bridge {fields['bridge'].found}, and belongs on {step.bridge}"
-        remedy = f"`ovs-vsctl del-port {step.name}`; then {_AGAIN} makes it again on {step.bridge}"
+        remedy = f"`ovs-vsctl del-port {shlex.quote(step.name)}`; then {_AGAIN} makes it again on {step.bridge}"
         yield sight.found("port-elsewhere", message, remedy, why="the pod reaches another network")
     if _STATE in fields:
         yield _refused(sight, step, fields[_STATE])
@@ -99,7 +99,7 @@ def _refused(sight: AttachmentSight, step: OvsPort, drift: Drift) -> Finding:
             "(`systemctl restart openvswitch-switch`): it does not make that socket before"
         )
     else:
-        look = f"`grep {step.name} {_log(sight)}`"
+        look = f"`grep -F -e {shlex.quote(step.name)} {_log(sight)}`"
         remedy = f"see what ovs-vswitchd says of it ({look}); when the cause is gone, {_AGAIN} makes the port again"
     return sight.found("port-refused", message, remedy, why=_CLOSED)
 
@@ -112,9 +112,11 @@ def _log(sight: AttachmentSight) -> str:
 def _set_back(sight: AttachmentSight, step: OvsPort, changed: Sequence[Drift]) -> str:
     written = [each for each in changed if each.field != "MTU"]
     if not written:
-        return f"the log of ovs-vswitchd says why it has not set it (`grep {step.name} {_log(sight)}`)"
+        return f"the log of ovs-vswitchd says why it has not set it (`grep -F -e {shlex.quote(step.name)} {_log(sight)}`)"
     command = command_back(written)
-    return f"set it back: `{command}`" if command else f"`ovs-vsctl del-port {step.name}`; then {_AGAIN} makes it again"
+    if command:
+        return f"set it back: `{command}`"
+    return f"`ovs-vsctl del-port {shlex.quote(step.name)}`; then {_AGAIN} makes it again"
 
 
 def _by_name(drifts: Sequence[Drift]) -> Mapping[str, tuple[str, list[Drift]]]:

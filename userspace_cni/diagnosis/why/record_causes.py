@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Final
 
 from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, Findings, known
@@ -18,7 +19,7 @@ def judge_record(sight: AttachmentSight) -> Findings:
     record, store = sight.record, known(sight.store)
     for path in store.quarantined if store else ():
         message = f"a file of this container could not be read and was put aside: {path}"
-        remedy = f"look at it (`less {path}`), then remove it; make the pod anew where its interface lacks something"
+        remedy = f"look at it (`less {shlex.quote(path)}`), then remove it; make the pod anew where its interface lacks something"
         yield sight.found("file-quarantined", message, remedy, severity="warning")
     if store and (record.container_id, record.ifname) in store.spooled:
         message = "its runtime has asked to detach it (DEL) while no agent answered, and that waits in the spool"

@@ -194,7 +194,8 @@ def _raise(step: OvsPort, limit: Rate | None, way: str, word: str, network: str)
     """How the limit is raised: by what said it, `limit` in the record."""
     if limit is None:
         set_by = "another program has set it, and no record of ours has it"
-        off = f"set Interface {step.name} ingress_policing_rate=0" if way == "from_pod" else f"clear Port {step.name} qos"
+        port = shlex.quote(step.name)
+        off = f"set Interface {port} ingress_policing_rate=0" if way == "from_pod" else f"clear Port {port} qos"
         return f"{set_by}: `ovs-vsctl {off}` removes it"
     terms = step.terms
     if _says(terms.noted, way, limit):

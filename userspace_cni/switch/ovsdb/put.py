@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, Final, Literal
 
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
@@ -165,7 +166,7 @@ class Put(Command[SwitchSession]):
             if is_ours(marks) or is_nodes(marks):
                 raise NameTaken(f"{rows.called}port {name} belongs to {describe_owner(marks)}", "use another port as output")
             return
-        hint = f"ovs-vsctl list Port {name}; it goes with the DEL of that attachment, or by the program that made it"
+        hint = f"ovs-vsctl list Port {shlex.quote(name)}; it goes with the DEL of that attachment, or by the program that made it"
         require_own(rows.marks, marks, f"{rows.called}port {name} exists and", hint)
         if bridge is None or not refers(bridge, "ports", port.uuid):
             of = "spec" if is_nodes(rows.marks) else "attachment"
@@ -181,7 +182,9 @@ class Put(Command[SwitchSession]):
                 continue
             holder = next((each for each in self.api.rows("Port") if refers(each, "interfaces", interface.uuid)), None)
             if holder is None:  # without `takes_over` it may be any port
-                raise NameTaken(f"an interface of another port has the name {name}", f"ovs-vsctl list Interface {name}")
+                raise NameTaken(
+                    f"an interface of another port has the name {name}", f"ovs-vsctl list Interface {shlex.quote(name)}"
+                )
             bridge = bridge_of(self.api, holder)
             where = f" on bridge {value_of(bridge, 'name')}" if bridge is not None else ""
             what = f"{self._rows.called}interface {name} is port {value_of(holder, 'name')}{where}, which"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -243,13 +244,14 @@ _OF_PORT: Final = ("tag", "trunks", "vlan_mode", "Port ", "frames for mirror ")
 
 
 def _look(step: OvsPort, column: str) -> str:
+    name = shlex.quote(step.name)
     if column == "bridge":
-        return f"ovs-vsctl port-to-br {step.name}"
+        return f"ovs-vsctl port-to-br {name}"
     if column == "qos":
-        return f"ovs-vsctl list Port {step.name}; ovs-vsctl list QoS"
+        return f"ovs-vsctl list Port {name}; ovs-vsctl list QoS"
     if column.startswith(("source of mirror", "output of mirror")):
-        return f"ovs-vsctl list Mirror; ovs-vsctl get Port {step.name} _uuid"
-    return f"ovs-vsctl list {'Port' if column.startswith(_OF_PORT) else 'Interface'} {step.name}"
+        return f"ovs-vsctl list Mirror; ovs-vsctl get Port {name} _uuid"
+    return f"ovs-vsctl list {'Port' if column.startswith(_OF_PORT) else 'Interface'} {name}"
 
 
 def _drift(step: OvsPort, column: str, expected: Value | None, found: Value | None) -> Drift:
