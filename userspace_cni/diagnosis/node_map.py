@@ -147,11 +147,12 @@ class MapFacts:
 
 
 def find_rates(before: Mapping[str, FrameCounts], after: Mapping[str, FrameCounts]) -> dict[str, PortRates]:
-    """The rates of each interface that both looks have counted; of one that was made anew in between there is none."""
+    """The rates of each interface that both looks have counted. There is none of one that was made anew in between, and of one
+    that has no counters yet, as a vhost-user port that no application has used."""
     found = {}
     for name, later in after.items():
         earlier = before.get(name)
-        if earlier is not None and later.at > earlier.at:
+        if earlier is not None and later.at > earlier.at and "tx_bytes" in later.statistics:
             grown = {key: value - earlier.statistics.get(key, 0) for key, value in later.statistics.items()}
             if min(grown.values(), default=0) >= 0:
                 found[name] = _rates(grown, later.at - earlier.at)

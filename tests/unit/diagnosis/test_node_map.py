@@ -145,11 +145,13 @@ def test_own_ports_of_bridges() -> None:
 
 
 def test_rates() -> None:
-    """They are of the time between the looks at this interface; of one that was made anew there is none."""
+    """They are of the time between the looks at this interface; of one that was made anew, or has no counters, there is none."""
     counted = {"tx_bytes": 1000, "rx_bytes": 0, "tx_packets": 10, "rx_packets": 0, "rx_dropped": 0, "tx_dropped": 0}
     later = counted | {"tx_bytes": 3000, "tx_packets": 20, "tx_dropped": 4}
+    unused = {"rx_dropped": 0}
     before = {"a": FrameCounts(1.0, counted), "anew": FrameCounts(1.0, later), "gone": FrameCounts(1.0, counted)}
     after = {"a": FrameCounts(3.0, later), "anew": FrameCounts(3.0, counted), "new": FrameCounts(3.0, counted)}
+    before["unused"], after["unused"] = FrameCounts(1.0, unused), FrameCounts(3.0, unused)
     assert find_rates(before, after) == {"a": PortRates(8000.0, 0.0, 5.0, 0.0, 2.0)}
 
 
