@@ -32,7 +32,7 @@ def test_a_whole_node() -> None:
     shown = {
         "logical switch shop",
         "logical router campus",
-        "default route by 10.16.1.254",
+        "default route via 10.16.1.254",
         "to bridge br-int",
         "to bridge br-net1",
     }

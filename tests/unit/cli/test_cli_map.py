@@ -11,12 +11,12 @@ import pytest
 
 from tests.lab.node.pictured import HOSTILE, pictured_node, renamed
 from userspace_cni.base.vlans import Vlan
-from userspace_cni.cli.map.drawing import Drawing, Label, Rectangle
+from userspace_cni.cli.map.drawing import Drawing, Label, Rectangle, Wire
 from userspace_cni.cli.map.html_page import write_page
 from userspace_cni.cli.map.picture import draw_picture
 from userspace_cni.cli.map.svg_drawing import choose_sheet, write_svg
 from userspace_cni.cli.map.text_widths import fit, make_drawable, measure
-from userspace_cni.diagnosis.node_map import MapBridge, MapMember, MapPort, NodeMap
+from userspace_cni.diagnosis.node_map import OUTWARD, MapBridge, MapMember, MapPort, NodeMap
 
 _SVG = "{http://www.w3.org/2000/svg}"
 Box = tuple[float, float, float, float]
@@ -92,7 +92,7 @@ def test_what_it_shows() -> None:
     whole = "\n".join(texts)
     for each in ("Network of node worker-1", "bridge br0", "VLAN 100", "no VLAN set", "vm-3", "↓1.7G/100M ↑33M", "bond1"):
         assert each in texts, each
-    for each in ("network blue · ", "mirror watch shows the frames of 2 ports at ", "2 NICs bonded", "3 tunnels to other nodes"):
+    for each in ("network blue · ", "mirror watch copies the frames of 2 ports to ", "2 NICs bonded", "3 tunnels to other nodes"):
         assert each in whole, each
     assert {"logical router cluster", "logical switch worker-1", "logical switch tenant", "to bridge br-int", "M1", "→M1"} <= {
         *texts
@@ -105,9 +105,32 @@ def test_each_state_has_a_form_of_its_own() -> None:
     legend = next(each for each in ET.fromstring(svg).iter(f"{_SVG}g") if each.get("id") == "legend")
     signs = [each for each in legend if (each.get("class") or "").startswith("sign s-")]
     assert len(signs) >= 9
+    forms: dict[str, list[str]] = {}
+    for each in signs:
+        forms.setdefault(each.attrib["d"], []).append(each.attrib["class"].removeprefix("sign s-"))
+    assert [states for states in forms.values() if len(states) > 1] == [["off", "down"]]  # a hollow one and a full one
     style = svg.partition("<style>")[2].partition("</style>")[0]
     for state in ("connected", "waiting", "down", "differs", "error", "unknown"):
         assert f".s-{state}" in style
+
+
+def test_what_leads_out_is_named() -> None:
+    """The heading at the left says what stands below it, also where nothing does."""
+    assert "NICs, patches and tunnels" in texts_of(write_svg(draw_picture(pictured_node(12, 2, ovn=True))))
+    alone = pictured_node(12)
+    inside = [replace(each, ports=tuple(port for port in each.ports if port.behind not in OUTWARD)) for each in alone.bridges]
+    texts = texts_of(write_svg(draw_picture(replace(alone, bridges=tuple(inside)))))
+    assert "no NIC, patch or tunnel" in texts
+    assert "NICs, patches and tunnels" not in texts
+
+
+def test_a_router_is_above_its_first_switches() -> None:
+    """The line from a router to a logical switch right below it has no turn."""
+    drawing = draw_picture(pictured_node(12, 1, ovn=True))
+    lines = [
+        shape.points for item in drawing.items for shape in item.shapes if isinstance(shape, Wire) and shape.look == "logical"
+    ]
+    assert any(len(points) == 2 for points in lines)
 
 
 def test_a_way_leads_outside() -> None:

@@ -11,11 +11,11 @@ from userspace_cni.cli.view import format_count, plain
 from userspace_cni.diagnosis.node_map import Behind, MapPort, PortRates, PortState, vlan_words
 
 STATES: Final[Mapping[PortState, str]] = {
-    "connected": "connected",
+    "connected": "connected to an application",
     "up": "link up",
     "waiting": "waiting for an application",
     "changing": "being attached or removed",
-    "off": "link not in use",
+    "off": "link down, not in use",
     "down": "link down",
     "differs": "differs from its record",
     "dead": "socket dead",
@@ -113,7 +113,7 @@ def describe(port: MapPort, bridge: str, mirrors: Facts = ()) -> Facts:
         ("network", port.network),
         ("bridge", bridge),
         ("port", port.name),
-        ("opened as", port.type),
+        ("type in OVS", port.type),
         ("VLAN", _vlan_fact(port)),
         ("logical port", port.logical),
         ("logical switch", port.logical_switch),

@@ -165,7 +165,7 @@ class PanelPainter:
         for place, mirror in enumerate(bridge.mirrors):
             base = self._y + plan.height - _EDGE - _NOTE * (len(bridge.mirrors) - place - 1)
             whose = "every frame of the bridge" if mirror.everything else f"the frames of {count_ports(len(mirror.sources))}"
-            text = f"M{place + 1}: mirror {mirror.name} shows {whose} at {self._called(mirror.output)}"
+            text = f"M{place + 1}: mirror {mirror.name} copies {whose} to {self._called(mirror.output)}"
             shapes.append(Label(self._x + _CONTENT, base, fit(text, plan.width - _CONTENT - _EDGE, 11), 11, "note"))
         return shapes
 
@@ -196,13 +196,13 @@ class PanelPainter:
         width, height = _ROUTER
         for place, router in enumerate(self._plan.routers):
             x, y = self._x + _CONTENT + place * (width + _APART), self._y + _HEAD
-            told = f"default route by {', '.join(router.next_hops)}" if router.next_hops else "no default route"
+            told = f"default route via {', '.join(router.next_hops)}" if router.next_hops else "no default route"
             shapes: tuple[Shape, ...] = (
                 Rectangle(x, y, width, height, "router", 20),
                 Label(x + 18, y + 18, fit(f"logical router {router.name}", width - 36, 12, bold=True), 12, "name", bold=True),
                 Label(x + 18, y + 33, fit(told, width - 36, 10), 10, "dim"),
             )
-            facts = (("logical router", router.name), *(("default route by", each) for each in router.next_hops))
+            facts = (("logical router", router.name), *(("default route via", each) for each in router.next_hops))
             self._items.append(Item(self._id("lr", place), "way told", shapes, title=router.name, facts=facts))
 
     def _draw_rails(self) -> None:
@@ -214,11 +214,18 @@ class PanelPainter:
             points = ((spine, rail), (drop, rail), (drop, top))
             self._items.append(Item(self._id("r", place), "way", (Wire(points, "wire"),)))
             if placed.router is not None:
-                out = self._x + _CONTENT + placed.router * (_ROUTER[0] + _APART) + 24
-                low, at = self._y + _HEAD + _ROUTER[1], self._x + placed.x + 44
-                lane, turn = self._x + _CONTENT - 10 - 4 * placed.router, low + 5 + 3 * placed.router
-                line = ((out, low), (out, turn), (lane, turn), (lane, rail - 5), (at, rail - 5), (at, top))
-                self._items.append(Item(self._id("l", place), "way", (Wire(line, "logical"),)))
+                self._items.append(Item(self._id("l", place), "way", (Wire(self._to_router(placed, placed.router), "logical"),)))
+
+    def _to_router(self, placed: PlacedGroup, router: int) -> tuple[tuple[float, float], ...]:
+        """Straight from a router to a group below it; to one in a later row beside the groups that are between them."""
+        begin = self._x + _CONTENT + router * (_ROUTER[0] + _APART)
+        low, top, at = self._y + _HEAD + _ROUTER[1], self._y + placed.y, self._x + placed.x + 44
+        out, turn, lane, over = begin + 24, low + 5 + 3 * router, self._x + _CONTENT - 10 - 4 * router, top - 14
+        if placed.y > min(each.y for each in self._plan.groups):
+            return (out, low), (out, turn), (lane, turn), (lane, over), (at, over), (at, top)
+        if begin + 24 <= at <= begin + _ROUTER[0] - 24:
+            return (at, low), (at, top)
+        return (out, low), (out, turn), (at, turn), (at, top)
 
     def _draw_group(self, place: int, placed: PlacedGroup) -> None:
         size, x, y = self._plan.size, self._x + placed.x, self._y + placed.y

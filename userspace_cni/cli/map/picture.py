@@ -37,9 +37,10 @@ _Sign = tuple[float, Symbol | Wire | None, str]
 """Room for a sign, the sign as beside the start of a base line at 0, and words."""
 _LINES: Final = {"wire": "link", "patch": "patch between bridges", "logical": "logical network of OVN"}
 _FIGURES: Final = (
-    "↓ to what is behind the port, ↑ from it",
-    "↓80M/100M: 80 Mbit/s of 100 allowed",
-    "M1: shown by mirror 1, →M1: its output",
+    "↓ bit/s to what is behind the port, ↑ from it",
+    "↓80M/100M: 80 Mbit/s, of 100 that are allowed",
+    "M1: mirror M1 copies its frames, →M1: to here",
+    "net1 · shop · veth: interface, namespace, type",
 )
 
 
@@ -108,7 +109,7 @@ class _Picture:
         head = self._node.head
         room = width - 2 * MARGIN
         numbers = f"{count_ports(len(self._ports))} on {format_count(len(self._node.bridges), 'bridge')}"
-        rates = f"rates over {head.seconds:.3g} s" if head.seconds else "without rates"
+        rates = f"bit/s over {head.seconds:.3g} s" if head.seconds else "without rates"
         told = " · ".join(filter(None, [head.taken, numbers, rates, f"userspace-cni {head.version}", head.agent, head.switch]))
         shapes: list[Shape] = [
             Label(MARGIN, 50, fit(f"Network of node {head.node}", room, 24, bold=True), 24, "name", bold=True),
@@ -141,8 +142,10 @@ class _Picture:
         return y + height + 10
 
     def _draw_headings(self, y: float) -> float:
+        outward = any(port.behind in OUTWARD for port in self._ports)
+        left = "NICs, patches and tunnels" if outward else "no NIC, patch or tunnel"
         shapes = (
-            Label(self._left, y + 8, "to the outside", 11, "dim", bold=True),
+            Label(self._left, y + 8, left, 11, "dim", bold=True),
             Label(self._panels, y + 8, "bridges of this node, and what is behind their ports", 11, "dim", bold=True),
         )
         self._items.append(Item("headings", "", shapes))

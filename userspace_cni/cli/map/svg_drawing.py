@@ -25,7 +25,7 @@ _TRIANGLE: Final = "M-1,-.8h2l-1,1.8z"
 _RING: Final = "M-.85,0a.85,.85 0 1 0 1.7,0a.85,.85 0 1 0-1.7,0z"
 _CROSS: Final = "M-1,-1l2,2M1,-1l-2,2"
 _SIGNS: Final[Mapping[PortState, str]] = {
-    "connected": _DISC,
+    "connected": f"{_DISC}M-.66,0a.66,.66 0 1 0 1.32,0a.66,.66 0 1 0-1.32,0zM-.4,0a.4,.4 0 1 0 .8,0a.4,.4 0 1 0-.8,0z",
     "up": _DISC,
     "waiting": _RING,
     "changing": f"{_DISC}M0,-.65a.65,.65 0 0 1 0,1.3z",
