@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.cli.support import collecting
-from userspace_cni.cli.support.collecting import Collected, CommandItem, SupportCollector, SupportItem
+from userspace_cni.cli.support.collecting import Collected, CommandItem, SupportCollector, SupportItem, commands_at_once
 
 
 @pytest.fixture
@@ -62,3 +63,14 @@ def test_commands_have_one_time_together(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(collecting, "_COMMANDS_S", 0.0)
     [late] = collected(commands=(CommandItem("late", "keys", ("schema", "network")),)).values()
     assert (late.value, late.problem) == (None, "not run: the 0 s for all commands were over")
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "at_once"), [("max", "90", 3), ("268435456", "94371840", 1), ("1073741824", "94371840", 3), ("1", "2", 1)]
+)
+def test_memory_of_a_container_is_the_agents(tmp_path: Path, limit: str, used: str, at_once: int) -> None:
+    """Where memory is limited, as in the agent's container, commands run one after the other."""
+    (tmp_path / "memory.max").write_text(limit + "\n")
+    (tmp_path / "memory.current").write_text(used + "\n")
+    assert commands_at_once(tmp_path) == at_once
+    assert commands_at_once(tmp_path / "none") == 3

@@ -13,9 +13,10 @@ from urllib.parse import quote
 import pytest
 
 from tests.lab.switch.switch import wait_until
-from userspace_cni.cli.support.known_keys import LEFT_OUT, known_only, known_request, known_text
+from userspace_cni.cli.support.known_keys import known_only, known_request, known_text
 from userspace_cni.cli.support.own_secrets import learn_environment
 from userspace_cni.cli.support.redaction import REDACTED, Redactor
+from userspace_cni.node.support_facts import LEFT_OUT
 
 SECRET = "s3cr3t/Wörd+ of one"
 JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJzeXN0ZW0ifQ.c2lnbmF0dXJl"

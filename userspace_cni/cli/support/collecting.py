@@ -15,20 +15,21 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Final, Literal
 
-from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.threads import start
 
 ITEM_MAX: Final = 8 << 20
 """Bytes of one thing; the end of a longer one is cut off, of a log its beginning."""
 TOTAL_MAX: Final = 96 << 20
 _TOGETHER: Final = 3
+_COMMAND_BYTES: Final = 64 << 20
+"""Of memory that one of our commands takes, and more."""
 _COMMANDS_S: Final = 30.0
 """For all commands: on a busy node each waits longer for agent and switch."""
 _ENDED_S: Final = 2.0
-Kind = Literal["json", "text"]
 Source = Literal["", "agent", "ovs-vswitchd", "OVSDB"]
 
 
@@ -79,7 +80,7 @@ class SupportCollector:
 
     def collect(self, items: Iterable[SupportItem], commands: Sequence[CommandItem]) -> list[Collected]:
         """All of them, in this order, commands last."""
-        with ThreadPoolExecutor(_TOGETHER, "command") as pool:
+        with ThreadPoolExecutor(commands_at_once(), "command") as pool:
             until = time.monotonic() + _COMMANDS_S
             running = [pool.submit(_run, each, self.environ, until) for each in commands]
             found = [self._item(each) for each in items]
@@ -105,6 +106,16 @@ class SupportCollector:
         return done
 
 
+def commands_at_once(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """How many commands may run beside each other. In the agent's container memory is the agent's, too: where the limit is hit
+    the kernel ends all of the container."""
+    try:
+        limit, used = (int((cgroup / name).read_text()) for name in ("memory.max", "memory.current"))
+    except (OSError, ValueError):  # "max", or the root of all
+        return _TOGETHER
+    return max(1, min(_TOGETHER, (limit - used) // _COMMAND_BYTES - 1))
+
+
 def _within(item: SupportItem, done: Collected) -> None:
     """Collect it on a thread of its own, which is left behind if it does not come back: a file of a dead server may never."""
     answer: list[Any] = []
@@ -112,10 +123,6 @@ def _within(item: SupportItem, done: Collected) -> None:
     def work() -> None:
         try:
             answer.append(item.collect())
-        except Unavailable as error:
-            answer.append(error)
-        except (UserspaceError, OSError, ValueError, LookupError) as error:
-            answer.append(error)
         except Exception as error:  # noqa: BLE001 - one thing that fails must not keep the others from the archive
             answer.append(error)
 

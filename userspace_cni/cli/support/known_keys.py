@@ -16,8 +16,8 @@ from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import STEP_TYPES
 from userspace_cni.cli.support.redaction import REDACTED, Redactor, is_credential
 from userspace_cni.cni.network_keys import TABLE
+from userspace_cni.node.support_facts import LEFT_OUT
 
-LEFT_OUT: Final = "(left out)"
 _DEEPEST: Final = 40
 _OF_NETWORKS: Final = """
     args capabilities cni cniVersion cniVersions disableCheck domain exclude gateway gw dst host-local interface interfaces ip ips
