@@ -54,7 +54,7 @@ def test_figures() -> None:
     }
     assert {number: figure(number) for number in shown} == shown
     assert figure(None) == "-"
-    assert [bar(part, 4) for part in (-1, 0, 0.5, 0.76, 2)] == ["░░░░", "░░░░", "██░░", "███░", "████"]
+    assert [bar(part, 4) for part in (-1, 0, 0.5, 0.7, 2)] == ["░░░░", "░░░░", "██░░", "███░", "████"]
     assert [duration(each) for each in (0.5, 61, 3600, 90061)] == ["0 s", "1 min 1 s", "1 h 0 min", "1 d 1 h"]
 
 
@@ -137,10 +137,10 @@ def test_the_node_is_above_its_attachments() -> None:
     )
     assert shown[4].startswith("uplinks    ens1f0np0 on br-int in 9.86 Gbit/s, out 10.3 Gbit/s   ens1f1np1 on br-int in 781 ")
     assert shown[4].endswith(", out 789 Mbit/s, dropped 120/s")
-    assert "core 2 (NUMA 0) █████████▎  93% busy  2 queues" in shown[5]
+    assert "core 2 (NUMA 0) █████████░  93% busy  2 queues" in shown[5]
     assert shown[6].startswith("           core 20 (NUMA 1) ░░░░░░░░░░   0% busy")
     assert shown[7] == "hugepages  NUMA 0 5 of 16 pages of 1 GiB free   NUMA 1 11 of 16 pages of 1 GiB free"
-    headings = "ATTACHMENT STATE frames/s bit/s▼ frames/s bit/s▼ to from to from core time"
+    headings = "ATTACHMENT STATE frames/s bit/s▼ frames/s bit/s▼ to from to from core CPU"
     assert shown[9].split() == headings.split()
     first = "core/upf-7f6d9c5b8-x2v4n/n6 connected 2.38M 10.3G 2.40M 10.4G 0 0 - - 2 39%"
     assert shown[10].split() == first.split()
@@ -286,7 +286,8 @@ def test_a_batch_has_all_rows() -> None:
     assert shown[0] == "userspace-cni top - worker-3 - 14:07:31, sorted by bits ▼"
     assert sum(line.startswith(tuple(row.name for row in made_rows())) for line in shown) == 12
     assert (
-        texts(draw_batch(made_picture(), TopState(), 80))[-1] == "no room for frames to, frames from, limit to, limit from, core"
+        texts(draw_batch(made_picture(), TopState(), 80))[-1]
+        == "no room for frames to, frames from, limit to, limit from, polling core"
     )
 
 

@@ -134,8 +134,8 @@ COLUMNS: Final = (
     TopColumn("limit from", "limit used", "from", 10, _limit("from_pod"), 5, "limit used", room=_limit_room("from_pod")),
     TopColumn("dropped by limit to", "dropped by limit", "to", 17, _limit_drops("to_pod"), 6, optional=True),
     TopColumn("dropped by limit from", "dropped by limit", "from", 18, _limit_drops("from_pod"), 6, optional=True),
-    TopColumn("core", "polling", "core", 11, _cores, 4, room=lambda row: len(_cores(row).text)),
-    TopColumn("time", "polling", "time", 8, _share, 4, "polling"),
+    TopColumn("polling core", "polling", "core", 11, _cores, 4, room=lambda row: len(_cores(row).text)),
+    TopColumn("polling CPU", "polling", "CPU", 8, _share, 4, "polling"),
 )  # fmt: skip
 SHORT_GROUPS: Final = {"to the pod": "to", "from the pod": "from", "drops/s": "drops", "limit used": "limit", "polling": "poll"}
 """What stands for a group above a single narrow column."""

@@ -64,7 +64,12 @@ _ESCAPE_S: Final = 0.1
     help="What to sort by.",
 )
 @click.option(
-    "-f", "--filter", "text", default="", metavar="TEXT", help="Only names, networks, bridges and ports that contain it."
+    "-f",
+    "--filter",
+    "text",
+    default="",
+    metavar="TEXT",
+    help="Only names, networks, bridges and ports that contain it; after !: that do not.",
 )
 @click.option("--by-network", is_flag=True, help="Put the attachments of each network together, with their sum.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object per sample, one a line; as --batch.")

@@ -10,11 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 _UNITS: Final = ((1, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"))
-_EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _SECONDS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-ASCII: Final = str.maketrans(
-    {"█": "#", "░": ".", "▼": "v", "▲": "^", "─": "-", "…": "~", **dict.fromkeys("▏▎▍▌", "."), **dict.fromkeys("▋▊▉", "#")}
-)
+ASCII: Final = str.maketrans({"█": "#", "░": ".", "▼": "v", "▲": "^", "─": "-", "…": "~"})
 """What stands for the signs of bars and headings where only ASCII can be shown."""
 
 
@@ -70,10 +67,9 @@ def duration(seconds: float) -> str:
 
 
 def bar(part: float, width: int) -> str:
-    """A bar as long as `part` (0 to 1) of the width, on a pale ground."""
-    whole, eighths = divmod(round(min(max(part, 0.0), 1.0) * width * 8), 8)
-    drawn = _EIGHTHS[8] * whole + (_EIGHTHS[eighths] if eighths else "")
-    return drawn + "░" * (width - len(drawn))
+    """A bar as long as `part` (0 to 1) of the width, on a pale ground. It has whole blocks: a part of one would end in a gap."""
+    full = round(min(max(part, 0.0), 1.0) * width)
+    return "█" * full + "░" * (width - full)
 
 
 def width_of(text: str) -> int:

@@ -394,7 +394,10 @@ def _help(width: int) -> list[Line]:
         ("d", "change the delay between refreshes"),
         ("< >", "sort by what is to the left or right; or by: " + sorts),
         ("R", "sort the other way round"),
-        ("o or f", "show the attachments whose name, network, bridge or port contains a text; = shows all"),
+        (
+            "o or f",
+            "show the attachments whose name, network, bridge or port contains a text (after !: does not); = shows all",
+        ),
         ("n", "put the attachments of each network together, with their sum"),
         ("c", "choose columns"),
         ("q", "quit"),
@@ -402,13 +405,20 @@ def _help(width: int) -> list[Line]:
     words = (
         ("to, from the pod", "as the pod sees it: what it receives, and what it sends"),
         ("STATE", "connected: an application has the vhost-user socket; no app: none has; link up, link down: of a kernel link"),
-        ("drops/s", "to: the application takes too little, or a limit; from: a limit, or the switch has no buffers"),
+        (
+            "drops/s",
+            "to: the application takes frames too slowly, or a limit drops them; from: a limit, or the switch has no buffers",
+        ),
         (
             "limit used",
             "the rate, as a part of the limit of that direction; of what the pod sends, the part above 100% is dropped",
         ),
-        ("polling", "the core whose thread moves what the pod sends, and the part of its time for that, in the last 5 s"),
-        ("busy", "the part of its time that a polling thread works; it polls without work, or sleeps, for the rest"),
+        (
+            "polling",
+            "the core whose polling thread (PMD) moves what the pod sends, and the share of its time for that, in the last 5 s",
+        ),
+        ("busy", "the share of its time that a polling thread works; it polls without work, or sleeps, for the rest"),
+        ("-", "there is none, or it is not known: a vhost-user port that no application has used yet has no counters"),
     )
     lines: list[Line] = []
     for heading, explained in (("Keys", pairs), ("Words", words)):
