@@ -108,7 +108,7 @@ def read_words(given: Sequence[str]) -> Words:
     while left:
         word = left.pop(0)
         name, equals, value = word.partition("=")
-        if word == "--":
+        if word == "--" or (words.command == "enter" and len(words.names) > 1):  # the rest is the program's
             words.rest += [word, *left]
             break
         of_namespace = name == "--namespace" or (name == "-n" and words.command != "top")
@@ -286,7 +286,7 @@ def plan(cluster: Cluster) -> list[tuple[str, list[str]]]:
     """Each node with the words that userspace-cni gets there. Raises Failed."""
     words = cluster.words
     names = words.names
-    if {"-h", "--help"} & set(words.rest) and not words.node:
+    if {"-h", "--help"} & set(words.rest[:1] if words.command == "enter" else words.rest) and not words.node:
         return [(agent_nodes(cluster)[0], [words.command, "--help"])]
     if words.command in OF_PODS or (words.command == "list" and names):
         names = names[:1] if words.command in ("capture", "enter") else names

@@ -276,7 +276,8 @@ def run_program(program: ProgramCommand) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:
-        click.echo(f"Error: {plain(str(error))}", err=True)
+        what = error.strerror or str(error)
+        click.echo(f"Error: {plain(what if error.filename else f'writing to stdout: {what}')}", err=True)
         sys.stdout = None  # the interpreter would flush it once more, and complain
         return FOUND
     return int(code)

@@ -46,7 +46,7 @@ def test_a_stdout_that_takes_nothing(tmp_path: Path, command: str, stdout: str) 
     done = subprocess.run(["bash", "-c", script], env=environ(tmp_path), capture_output=True, text=True, check=False)
     *notes, last = done.stderr.splitlines()
     assert done.returncode == 1, done.stderr
-    assert last.startswith("Error: "), done.stderr
+    assert last.startswith("Error: writing to stdout: "), done.stderr
     progress = [line for line in notes if " (for " in line and line.endswith((" s)", "Z)"))]  # where it takes over a second
     assert [line for line in notes if line not in progress and not line.startswith("the switch cannot be asked")] == []
 

@@ -29,6 +29,7 @@ PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7\nq2w3e4r5t6\n-----END 
         ("Authorization: Bearer abc.def-123", "abc.def-123"),
         ("authorization: basic dXNlcjpwYXNz", "dXNlcjpwYXNz"),
         ('msg="asking https://user:pa55word@registry.example/v2/"', "pa55word"),
+        ("postgres://user:p@55/w@rd@host/db", "55/w@rd"),
         ("password=hunter2 port=p1", "hunter2"),
         ('{"db_password": "hunter2"}', "hunter2"),
         ('msg="stdin {\\"apiKey\\": \\"hunter2\\"}"', "hunter2"),

@@ -16,6 +16,7 @@ from deploy.kubectl.kubectl_userspace import Cluster, Failed, complete, local_fi
         ("top n1 -n 5 --batch", [], "top", ["n1", "-n", "5", "--batch"], ["n1"]),
         ("top --batch n1", [], "top", ["--batch", "n1"], ["n1"]),
         ("list -o wide", [], "list", ["-o", "wide"], []),
+        ("enter web -n shop ip -n x --all", [], "enter", ["web", "ip", "-n", "x", "--all"], ["web", "ip"]),
         ("enter web -- ip -n x --context y", [], "enter", ["web", "--", "ip", "-n", "x", "--context", "y"], ["web"]),
         ("doctor --all --as joe", ["--as=joe"], "doctor", [], []),
     ],
@@ -68,6 +69,8 @@ def test_each_pod_is_asked_for_on_its_node() -> None:
     assert planned("routes list --node n2") == {"n2": "routes list"}
     assert planned("support n2 --log-mib 9") == {"n2": "support --log-mib 9"}
     assert planned("why --help") == {"n1": "why --help"}
+    assert planned("enter b -- df -h") == {"n2": "enter default/b -- df -h"}
+    assert planned("enter b df -h --all") == {"n2": "enter default/b df -h --all"}
     for typed, code in (("ping a b", 1), ("doctor", 2), ("top --all", 2), ("why", 2), ("why c", 1)):
         with pytest.raises(Failed) as refused:
             planned(typed)

@@ -24,7 +24,7 @@ _CREDENTIAL: Final = re.compile(_NAME, re.IGNORECASE)
 _OPTION: Final = re.compile(rf"--?[\w-]*{_NAME}[\w-]*", re.IGNORECASE)
 _PEM: Final = re.compile(r"-----BEGIN [A-Z0-9 ]+-----.*?(?:-----END [A-Z0-9 ]+-----|\Z)", re.DOTALL)
 _RULES: Final[tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...]] = (
-    (("://",), re.compile(r"(://)[^\s\"'<>@/:]{1,128}(?::[^\s\"'<>@]{0,256})?@"), rf"\1{REDACTED}@"),
+    (("://",), re.compile(r"(://)[^\s\"'<>@/:]{1,128}(?::[^\s\"'<>]{0,256})?@"), rf"\1{REDACTED}@"),
     (("bearer",), re.compile(r"(\bbearer\s{1,4})[A-Za-z0-9._~+/=-]{4,}", re.IGNORECASE), rf"\1{REDACTED}"),
     (("basic",), re.compile(r"(\bbasic\s{1,4})(?=[a-z0-9+/]*[A-Z0-9=])[A-Za-z0-9+/=_-]{6,}", re.IGNORECASE), rf"\1{REDACTED}"),
     (
