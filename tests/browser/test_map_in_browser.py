@@ -162,6 +162,23 @@ def test_pointing_at_a_port(browser: Chromium, place: Path) -> None:
     assert browser.evaluate("!details.hidden && pinned !== null")
 
 
+def test_what_is_told_stays_beside(browser: Chromium, place: Path) -> None:
+    """What a click keeps is beside its box also after the window has got another size, by which the picture has another one."""
+    opened(browser, place, pictured_node(8))
+    apart = """(() => {
+        const box = items.get(pinned).getBoundingClientRect(), panel = details.getBoundingClientRect();
+        return panel.left >= box.right || panel.right <= box.left;
+    })()"""
+    frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(innerHeight))))"
+    browser.resize(1400, 500)
+    assert browser.evaluate(frames) == 500
+    browser.click(*middle_of(browser, port("vm-3")))
+    assert browser.evaluate(apart)
+    browser.resize(1400, 900)
+    assert browser.evaluate(frames) == 900
+    assert browser.evaluate(apart)
+
+
 def test_pointing_at_a_nic(browser: Chromium, place: Path) -> None:
     """At a NIC all ports are lit that reach it, and no port of another bridge."""
     opened(browser, place, pictured_node(12, 2))
@@ -210,7 +227,7 @@ def test_print(browser: Chromium, place: Path, ports: int, bridges: int, paper: 
     assert f"({paper})" in facts
     text = subprocess.run(["pdftotext", printed, "-"], capture_output=True, text=True, check=True).stdout
     assert "Network of node worker-1" in text
-    assert "M1: its output" in text
+    assert "interface, namespace, type" in text
     image = subprocess.run(["pdftoppm", "-gray", "-r", "60", printed], capture_output=True, check=True).stdout
     grey = image[-(len(image) // 100) * 99 :]
     assert 0.01 < sum(each < 128 for each in grey) / len(grey) < 0.4
@@ -227,7 +244,7 @@ def test_print_of_the_file(browser: Chromium, place: Path) -> None:
     assert "(A3)" in facts
     text = subprocess.run(["pdftotext", printed, "-"], capture_output=True, text=True, check=True).stdout
     assert "Network of node worker-1" in text
-    assert "M1: its output" in text
+    assert "interface, namespace, type" in text
 
 
 def test_of_a_real_node(browser: Chromium, node: Node, sandbox: str, place: Path) -> None:

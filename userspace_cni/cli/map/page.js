@@ -114,6 +114,10 @@ function pin(id, x, y) {
   details.classList.add("pinned");
 }
 
+addEventListener("resize", () => {
+  if (pinned !== null) tellBeside(pinned);
+});
+
 // --- search: every word has to be in what is told of a port
 
 let found = [];
