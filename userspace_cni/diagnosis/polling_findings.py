@@ -40,7 +40,7 @@ def judge_dpdk(facts: NodeFacts) -> Iterator[Finding]:
         yield Finding("dpdk-socket-limit", "note", DPDK, message, remedy, "dpdk-socket-limit")
     for name in _SLEEPS:
         if config.get(name, "0").isdecimal() and int(config.get(name, "0")[:9]):
-            message = f"other_config:{name} is {config[name]}: idle polling threads sleep so many microseconds"
+            message = f"other_config:{name} is {config[name]}: idle polling threads sleep up to that many microseconds"
             remedy = f"ovs-vsctl remove Open_vSwitch . other_config {name}"
             yield Finding("pmd-sleeps", "note", DPDK, message, remedy, name, "it saves power and costs latency")
 

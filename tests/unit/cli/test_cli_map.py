@@ -16,7 +16,7 @@ from userspace_cni.cli.map.html_page import write_page
 from userspace_cni.cli.map.picture import draw_picture
 from userspace_cni.cli.map.svg_drawing import choose_sheet, write_svg
 from userspace_cni.cli.map.text_widths import fit, make_drawable, measure
-from userspace_cni.diagnosis.node_map import OUTWARD, MapBridge, MapMember, MapPort, NodeMap
+from userspace_cni.diagnosis.node_map import OUTWARD, MapBridge, MapMember, MapPort, NodeMap, PortRates
 
 _SVG = "{http://www.w3.org/2000/svg}"
 Box = tuple[float, float, float, float]
@@ -191,6 +191,15 @@ def test_what_could_not_be_asked_is_told() -> None:
     assert ('class="unasked"' in svg, 'class="troubles"' in svg) == (True, False)
     assert "the switch cannot be asked" in texts
     assert "No bridge is known." in texts
+
+
+def test_drops_are_in_a_box() -> None:
+    """A box says how many frames are dropped, where any are."""
+    rates = (PortRates(0.0, 0.0, drops=1234.0), PortRates(8.0, 0.0))
+    ports = [MapPort(f"p{n}", "pod", "connected", f"ns/p{n}", type="dpdkvhostuser", rates=each) for n, each in enumerate(rates)]
+    node = replace(pictured_node(0, 0), bridges=(MapBridge("b", "netdev", "pods", tuple(ports)),))
+    texts = texts_of(write_svg(draw_picture(node)))
+    assert {"↓0 ↑0 drops 1.23k/s", "↓8 ↑0"} <= {*texts}
 
 
 def test_ways_follow_vlans() -> None:

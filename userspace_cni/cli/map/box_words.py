@@ -79,6 +79,12 @@ def rates_line(port: MapPort) -> str:
     return " ".join(parts)
 
 
+def figures_line(port: MapPort) -> str:
+    """Rates, limits, and what is dropped where there is any: `↓12M/100M ↑3M drops 1.2k/s`."""
+    drops = f"drops {short_number(port.rates.drops)}/s" if port.rates and port.rates.drops >= 0.5 else ""
+    return " ".join(filter(None, [rates_line(port), drops]))
+
+
 def _bits(rates: PortRates | None) -> tuple[float | None, float | None]:
     return (rates.out_bits, rates.in_bits) if rates else (None, None)
 

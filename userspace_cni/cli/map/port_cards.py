@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from userspace_cni.cli.map.box_words import STATES, heading, rates_line, second_line
+from userspace_cni.cli.map.box_words import STATES, figures_line, heading, rates_line, second_line
 from userspace_cni.cli.map.drawing import Label, Rectangle, Shape, Symbol
 from userspace_cni.cli.map.text_widths import fit, make_drawable, measure
 from userspace_cni.diagnosis.node_map import WRONG, MapPort
@@ -79,7 +79,7 @@ def _roomy_text(port: MapPort, x: float, y: float, size: CardSize) -> list[Shape
     if port.state in WRONG:
         lines.append((fit(_trouble(port), room, size.text), "wrong-text"))
     else:
-        shown = rates_line(port) or ("" if port.behind == "node" else ", ".join(port.addresses)) or port.mac
+        shown = figures_line(port) or ("" if port.behind == "node" else ", ".join(port.addresses)) or port.mac
         lines.append((fit(shown, room, size.text), "figures"))
     base = y + size.first
     placed = [Label(x + _EDGE, base + 15 * number, text, size.text, look) for number, (text, look) in enumerate(lines, 1)]
@@ -107,7 +107,7 @@ def height_outside(port: MapPort) -> float:
 
 
 def _third_line(port: MapPort) -> str:
-    return _trouble(port) if port.state in WRONG else rates_line(port)
+    return _trouble(port) if port.state in WRONG else figures_line(port)
 
 
 def draw_outside(port: MapPort, x: float, y: float, names: tuple[str, str]) -> tuple[Shape, ...]:
