@@ -13,6 +13,7 @@ import click
 from userspace_cni.base.host_paths import as_host_names
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import USAGE
+from userspace_cni.cli.name_completion import file_names
 from userspace_cni.cli.site import CommandRefused, NodeCommand, Site, open_site
 from userspace_cni.cli.support.archive_file import STDOUT, require_writable, write_archive
 from userspace_cni.cli.support.collecting import ITEM_MAX, TOTAL_MAX, Collected, CommandItem, SupportCollector, SupportItem
@@ -50,7 +51,11 @@ IP and MAC addresses, paths. Look at the logs (agent/agent.log, switch/ovs.log) 
     ),
 )
 @click.option(
-    "--output", metavar="FILE", default="", help="The archive; - for stdout. By default a dated name in this directory."
+    "--output",
+    metavar="FILE",
+    default="",
+    shell_complete=file_names,
+    help="The archive; - for stdout. By default a dated name in this directory.",
 )
 @click.option("--log-mib", type=click.IntRange(1, 64), default=4, show_default=True, help="MiB of each log, its end.")
 @click.option("--list", "only_list", is_flag=True, help="Only list what would be collected.")
