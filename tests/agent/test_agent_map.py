@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import subprocess
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -52,6 +55,22 @@ def test_pods_and_ports_of_others(live: LiveNode, sandbox: str) -> None:
     live.start()
     succeeded(live.run("DEL", network, sandbox))
     live.require_clean()
+
+
+def test_a_page_replaces_no_device(live: LiveNode) -> None:
+    """A device, as /dev/null, and a link stay what they are: the page is written to them. Another file is replaced."""
+    device, link, page = (live.directory / name for name in ("device", "link", "page"))
+    os.mknod(device, stat.S_IFCHR | 0o600, Path(os.devnull).stat().st_rdev)
+    link.symlink_to(page)
+    page.write_text("former")
+    inode = page.stat().st_ino
+    for path in (device, link):
+        cli(live, "map", *STILL, "--html", str(path))
+    assert stat.S_ISCHR(device.lstat().st_mode)
+    assert (link.is_symlink(), page.stat().st_ino) == (True, inode)
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    cli(live, "map", *STILL, "--html", str(page))
+    assert page.stat().st_ino != inode
 
 
 def test_rates(live: LiveNode, sandbox: str) -> None:

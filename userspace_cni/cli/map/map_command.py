@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
@@ -58,7 +59,7 @@ def map_command(ctx: click.Context, page: str | None, as_json: bool, seconds: fl
     if as_json:
         view.show_json(asdict(found))
     elif page:
-        with click.open_file(page, "wb", atomic=page != "-") as file:
+        with click.open_file(page, "wb", atomic=_can_be_replaced(Path(page))) as file:
             file.write(write_page(draw_picture(found)).encode())
     else:
         click.echo(write_svg(draw_picture(found)).encode(), nl=False)  # UTF-8, whatever stdout has
@@ -66,3 +67,8 @@ def map_command(ctx: click.Context, page: str | None, as_json: bool, seconds: fl
         ctx.exit(UNREACHABLE)
     if has_fault(found):
         ctx.exit(FOUND)
+
+
+def _can_be_replaced(page: Path) -> bool:
+    """Whether a new file may take its place: of a device, as /dev/null, and of what a link names, none may; these are written."""
+    return str(page) != "-" and not page.is_symlink() and (page.is_file() or not page.exists())
