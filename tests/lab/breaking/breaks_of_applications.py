@@ -38,7 +38,7 @@ def dpdk_process(node: BreakableNode, pod: RunningPod, path: str, *more: str) ->
     node.in_pod(pod, ":", "dpdk-app", "--in-memory", f"--vdev=virtio_user0,{','.join((f'path={path}', *more))}")
 
 
-@breaks("app", "application-ended", "has ended: one was connected, and none is now", "start it again")
+@breaks("app", "application-ended", "has ended: one was connected, and none is now", "delete pod app` has the pod's owner")
 def break_application_killed(node: BreakableNode, pod: RunningPod) -> None:
     """The application was connected and was killed; the agent has removed the socket that it left."""
     assert pod.application
@@ -53,13 +53,20 @@ def break_calling_application_killed(node: BreakableNode, pod: RunningPod) -> No
     pod.application.kill()
 
 
-@breaks("app", "application-never-started", "no application has ever connected", "no processes run in the pod", asks="web")
+@breaks(
+    "app",
+    "application-never-started",
+    "no application has ever connected",
+    "no process runs in the pod",
+    "describe pod web",
+    asks="web",
+)
 def break_application_never_started(node: BreakableNode, pod: RunningPod) -> None:
     """A pod is attached, and its application does not start."""
     node.add("app", "web", started=False)
 
 
-@breaks("served", "application-never-started", "no application has ever connected", "1 processes run in the pod", asks="web")
+@breaks("served", "application-never-started", "no application has ever connected", "1 process runs in the pod", asks="web")
 def break_calling_application_never_started(node: BreakableNode, pod: RunningPod) -> None:
     """A pod is attached and runs another program; the application that would connect to OVS's socket does not start."""
     node.in_pod(node.add("served", "web", started=False), ":")
@@ -71,7 +78,15 @@ def break_application_crashes_at_start(node: BreakableNode, pod: RunningPod) -> 
     node.add("app", "web", started=False, pod_class=CrashingPod)
 
 
-@breaks("app", "socket-dead", "was killed and left its socket", "cannot bind", mended=True)
+@breaks(
+    "app",
+    "socket-dead",
+    "was killed and left its socket",
+    "cannot bind",
+    "What to do: start the agent first",
+    "delete pod",
+    mended=True,
+)
 def break_dead_socket(node: BreakableNode, pod: RunningPod) -> None:
     """The application was killed while there was no agent: its socket stays, and the next one cannot bind."""
     node.kill_agent()
@@ -150,7 +165,7 @@ def break_propagation_missing(node: BreakableNode, pod: RunningPod) -> None:
     node.end.enter_context(inhabitant(pod.netns, pod.volume, MAPPED_DIR, "rprivate"))
 
 
-@breaks("served", "socket-unseen", "is not the one on which the switch listens", "HostToContainer")
+@breaks("served", "socket-unseen", "the container sees the file on which it was mounted", "HostToContainer")
 def break_restart_without_propagation(node: BreakableNode, pod: RunningPod) -> None:
     """The container's volumeMount has no mountPropagation, and ovs-vswitchd was restarted: OVS's new socket is not seen there."""
     node.end.enter_context(inhabitant(pod.netns, pod.volume, MAPPED_DIR, "rprivate"))

@@ -55,14 +55,20 @@ def break_vlan_by_hand(node: BreakableNode, pod: RunningPod) -> None:
     node.switch.vsctl("set", "Port", pod.port, "tag=200")
 
 
-@breaks("app", "vlan-alone", "no other port of bridge br-test has VLAN 777", "they have 100", asks="stray")
+@breaks(
+    "app",
+    "vlan-alone",
+    "no other port of bridge br-test has VLAN 777",
+    "the other ports have VLAN 100 (pod default/peer ",
+    asks="stray",
+)
 def break_vlan_of_nobody(node: BreakableNode, pod: RunningPod) -> None:
     """A network has a VLAN that no other port of its bridge has."""
     neighbour(node, "peer", **vlan(100))
     neighbour(node, "stray", **vlan(777))
 
 
-@breaks("app", "mtu-unlike", "its MTU is 9000", "pod default/app", "1500", "longer than 1500", asks="jumbo")
+@breaks("app", "mtu-unlike", "the pod's MTU is 9000", "pod default/app", "1500", "longer than 1500", asks="jumbo")
 def break_mtu_unlike(node: BreakableNode, pod: RunningPod) -> None:
     """A network has a larger MTU than the others on its bridge."""
     neighbour(node, "jumbo", mtu=9000)

@@ -55,7 +55,7 @@ def break_nftables_flushed(node: BreakableNode, pod: RunningPod) -> None:
     _on_host(node, "nft", "flush", "ruleset")
 
 
-@breaks("plain", "host-end-down", "host end", "is down")
+@breaks("plain", "host-end-down", "host end", "is down", "start the agent first, ", "on the node, ")
 def break_host_end_down(node: BreakableNode, pod: RunningPod) -> None:
     """An administrator has set the host end down, and no agent runs."""
     node.kill_agent()
@@ -182,7 +182,9 @@ def break_rp_filter(node: BreakableNode, pod: RunningPod) -> None:
     inside(peer.netns, "python3", "-c", f"{made}s.bind(('192.0.2.7', 0)); s.sendto(b'', ('{address}', 9))")
 
 
-@breaks("plain", "limit-missing", "limit for what leaves the pod by net1 is not in force", asks="limited")
+@breaks(
+    "plain", "limit-missing", "limit for what leaves the pod by net1 is not in force", "start the agent first, ", asks="limited"
+)
 def break_limit_removed(node: BreakableNode, pod: RunningPod) -> None:
     """A program of the pod has removed the limit of what it sends, and no agent runs."""
     limited = _routed(node, "limited", bandwidth={"egressRate": 10_000_000})

@@ -106,7 +106,9 @@ def _with_route(node: BreakableNode, pod: RunningPod, *, on: bool) -> None:
     _restart(node, ROUTES=str(on).lower(), ROUTES_FILE=str(file))
 
 
-@breaks("plain", "pod-route-missing", "172.16.0.0/16 dev net1", "for which Route 'cr-config' asks", "is in its place")
+@breaks(
+    "plain", "pod-route-missing", "172.16.0.0/16 dev net1", "for which Route 'cr-config' asks", "is in its place", "`kill -HUP "
+)
 def break_pod_route_replaced(node: BreakableNode, pod: RunningPod) -> None:
     """A program of the pod has put another route in the place of one of the Route resource's."""
     _with_route(node, pod, on=True)

@@ -42,7 +42,9 @@ def break_bridge_of_another_datapath(node: BreakableNode, pod: RunningPod) -> No
     node.switch.vsctl("--no-wait", "set", "Bridge", BRIDGE, "datapath_type=system")
 
 
-@breaks("served", "port-refused", "cannot open it", "its log: ", "a file has the name at which it makes")
+@breaks(
+    "served", "port-refused", "cannot open it", "its log: ", "a file has the name at which it makes", "start the agent first, "
+)
 def break_port_in_error(node: BreakableNode, pod: RunningPod) -> None:
     """A file has the name at which OVS would make the port's socket, and ovs-vswitchd was restarted."""
     node.kill_agent()

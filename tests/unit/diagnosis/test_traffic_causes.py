@@ -122,7 +122,7 @@ def test_mtus_that_differ() -> None:
     [each] = found(seen(PEER, UPLINK, mine=jumbo))
     assert (each.name, each.message) == (
         "mtu-unlike",
-        "its MTU is 9000, and of others in its VLAN it is another: uplink eth1 1500, pod default/db (port peer) 1500",
+        "the pod's MTU is 9000, and others in its VLAN have another: uplink eth1 1500, pod default/db (port peer) 1500",
     )
     assert names(seen(tagged(PEER, tag=8), mine=tagged(jumbo, tag=7), record=record_of(STEP))) == [("vlan-alone", "warning")]
     assert names(seen(replace(UPLINK, kind="patch", mtu=0), mine=jumbo)) == []

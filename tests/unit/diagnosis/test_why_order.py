@@ -34,6 +34,16 @@ def test_the_gravest_comes_first() -> None:
     assert [each.name for each in arrange("a", findings).causes] == ["c", "d", "b", "a"]
 
 
+def test_what_stays_for_want_of_an_agent_begins_with_it() -> None:
+    """The first remedy starts with the agent that does not run; not another cause's, nor where none is needed."""
+    lost, dead = found("guard-missing", remedy="`nft`"), found("agent-dead")
+    agent = "start the agent first, which makes again what is lost; "
+    assert [each.remedy for each in arrange("a", [lost, dead]).causes] == [f"{agent}`nft`", ""]
+    assert arrange("a", [lost, found("agent-absent", "note")]).causes[0].remedy == "`nft`"
+    assert arrange("a", [found("flows-drop", remedy="`x`"), lost, dead]).causes[0].remedy == "`x`"
+    assert arrange("a", [lost]).causes[0].remedy == "`nft`"
+
+
 def test_the_paragraph() -> None:
     """It says what is wrong, why it matters and what to do; then the rest, what is well, and what could not be asked and why."""
     first = found("agent-dead", message="the agent has died", remedy="start it", reason="nothing is made again")

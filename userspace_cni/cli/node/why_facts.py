@@ -110,7 +110,7 @@ class WhyFacts:
         except SlowAgent as error:
             stopped = error.pid if is_stopped(error.pid) else 0
             return AgentSight(socket, "slow", plugin, (str(error),), stopped)
-        return AgentSight(socket, "troubled" if problems else "ready", plugin, problems)
+        return AgentSight(socket, "troubled" if problems else "ready", plugin, problems, pid=site.client.process())
 
     def look_at_switch(self) -> tuple[SwitchSight, UserspaceError | None]:
         """Ask OVSDB and ovs-vswitchd; and why OVSDB does not answer."""

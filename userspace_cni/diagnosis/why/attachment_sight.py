@@ -48,13 +48,14 @@ Fact: TypeAlias = T | Unasked | None
 class AgentSight:
     """The node's agent. `dead`: its socket is there and no process listens; `slow`: it lives and has not answered; `troubled`: it
     answers that no pod could be attached, `problems` say why. `plugin`: of the installed plugin that calls it, "" for none.
-    `stopped`: its process, if a signal has stopped that."""
+    `stopped`: its process, if a signal has stopped that. `pid`: its process where it has answered, 0 where that is not known."""
 
     socket: str
     state: Literal["ready", "troubled", "absent", "dead", "slow"]
     plugin: str = ""
     problems: tuple[str, ...] = ()
     stopped: int = 0
+    pid: int = 0
 
 
 @dataclass(frozen=True)

@@ -32,12 +32,14 @@ def judge_vlan_peers(sight: AttachmentSight) -> Findings:
     if mine in (_UNTAGGED, _EVERY) or any(mine & _vlans(each) for each in traffic.peers):
         return
     have = sorted({each for peer in traffic.peers for each in _vlans(peer)} - _UNTAGGED)
-    others = f"they have {_list(map(str, have))}" if have else "they have none"
+    held = _list(f"VLAN {each} ({_list(_called(peer) for peer in traffic.peers if each in _vlans(peer))})" for each in have)
+    others = f"the other ports have {held}" if have else "the other ports have none"
     message = f"no other port of bridge {bridge} has VLAN {_list(map(str, sorted(mine)))}: {others}"
     key = "vlanId" if vlan.tag is not None else "trunks"
     remedy = (
-        f"give network {sight.record.network} the VLAN of its peers (host.bridge.{key}), {_ANEW}; or let the bridge's uplink "
-        f"carry it; unless the node itself has a link {bridge}.{min(mine)}"
+        f"give network {sight.record.network} the VLAN of its peers (host.bridge.{key}), {_ANEW}; or, if its peers are on other "
+        f"nodes, have the bridge's uplink carry VLAN {min(mine)}; all is well if the node itself is the peer, by a link "
+        f"{bridge}.{min(mine)}"
     )
     yield sight.found("vlan-alone", message, remedy, why="its frames reach no other port", severity="warning")
 
@@ -54,7 +56,7 @@ def judge_mtu_peers(sight: AttachmentSight) -> Findings:
     ordered = sorted(unlike, key=lambda each: (not each.outward, each.mtu))
     told = _list(f"{_called(each)} {each.mtu}" for each in ordered)
     least = min(mine, *(each.mtu for each in unlike))
-    message = f"its MTU is {mine}, and of others in its VLAN it is another: {told}"
+    message = f"the pod's MTU is {mine}, and others in its VLAN have another: {told}"
     remedy = f"give all of them one MTU: host.mtu of network {sight.record.network}, {_ANEW}, or that of the others"
     why = f"frames longer than {least} are dropped without a word, while small ones (ping) arrive"
     yield sight.found("mtu-unlike", message, remedy, why=why, severity="warning")

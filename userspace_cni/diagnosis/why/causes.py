@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from userspace_cni.attachment.drift import sentence
@@ -148,6 +148,13 @@ EXPLAINS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Which findings a cause explains, by how their names begin: they are told as its consequences only."""
 
+_BY_AGENT: Final = (
+    *("bridge-missing", "directory-changed", "guard-", "host-end-missing", "host-end-down", "limit-missing", "mount-missing"),
+    *("port-missing", "port-refused", "socket-dead", "socket-missing"),
+)
+"""What a running agent makes again by itself, by how the names begin: without one it stays as it is."""
+_AGENT_FIRST: Final = "start the agent first, which makes again what is lost"
+
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -183,11 +190,19 @@ def arrange(name: str, findings: Iterable[Finding], unasked: Iterable[tuple[str,
     well = [each for each in every if each.severity == "good" and not _is_explained(f"{each.name}-", causes)]
     return Diagnosis(
         name,
-        tuple(sorted(causes, key=lambda each: SEVERITIES.index(each.severity))),
+        _with_agent(sorted(causes, key=lambda each: SEVERITIES.index(each.severity))),
         tuple(each for each in wrong if each not in causes),
         tuple(each.message for each in well),
         tuple(dict.fromkeys(unasked)),
     )
+
+
+def _with_agent(causes: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The causes; where the first one stays because no agent runs, its remedy begins with that."""
+    away = any(each.name in ("agent-dead", "agent-absent") and each.severity == "error" for each in causes)
+    if not away or not causes[0].name.startswith(_BY_AGENT):
+        return tuple(causes)
+    return (replace(causes[0], remedy=f"{_AGENT_FIRST}; {causes[0].remedy}"), *causes[1:])
 
 
 def _is_explained(name: str, among: Iterable[Finding]) -> bool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from userspace_cni.node.seen_link import SeenLink
 
 _ANEW: Final = "make the pod anew (`kubectl delete pod`, where something makes it again): the pair is made at its start"
+_ON_NODE: Final = "on the node, in the network namespace of ovs-vswitchd:"
 _NETDEV: Final = "netdev"
 _IPV6_METRIC: Final = 1024
 _STRICT: Final = 1
@@ -81,14 +82,16 @@ def judge_shaper(sight: AttachmentSight) -> Findings:
             continue  # of the pod's namespace, which `judge_link` words
         message = f"the limit for what leaves the pod by {step.name} is not in force: {sentence(each)}"
         shown = f"`{_inside(step)} tc qdisc show dev {shlex.quote(step.name)}`"
-        remedy = f"a running agent sets it again; in the pod a program with the right NET_ADMIN changes it: {shown}"
+        remedy = (
+            f"a running agent sets it again; something in the pod with NET_ADMIN has changed it ({shown} shows what is there)"
+        )
         yield sight.found("limit-missing", message, remedy, "the pod can send more than its network allows")
 
 
 def _host_end(sight: AttachmentSight, step: Link, link: SeenLink) -> Iterator[Finding]:
     if link.foreign:
         message = f"the name of the host end, {step.host}, is that of a link of another program ({link.foreign})"
-        remedy = f"rename that link, or delete it if nothing needs it (`ip -d link show {step.host}`); then {_ANEW}"
+        remedy = f"{_ON_NODE} rename that link, or delete it if nothing needs it (`ip -d link show {step.host}`); then {_ANEW}"
         yield sight.found("host-end-foreign", message, remedy, "the switch sends the pod's frames there")
     elif not link.host:
         message = f"the host end {step.host} of the pod's veth is gone from where ovs-vswitchd opens its ports"
@@ -96,11 +99,11 @@ def _host_end(sight: AttachmentSight, step: Link, link: SeenLink) -> Iterator[Fi
         yield sight.found("host-end-missing", message, remedy, "both ends of a veth go together: the pod has none")
     elif link.host != step.host:
         message = f"the host end {step.host} of the pod's veth is called {link.host} now: a program or a person has renamed it"
-        remedy = f"`sh -c {shlex.quote(_renaming(link.host, step.host))}`"
+        remedy = f"{_ON_NODE} `sh -c {shlex.quote(_renaming(link.host, step.host))}`"
         yield sight.found("host-end-renamed", message, remedy, "OVS opens the host end by its name")
     elif not link.host_up:
         message = f"the host end {step.host} of the pod's veth is down"
-        remedy = f"`ip link set {step.host} up`; a running agent does that, too"
+        remedy = f"{_ON_NODE} `ip link set {step.host} up`; a running agent does that, too"
         yield sight.found("host-end-down", message, remedy, "neither end carries a frame")
 
 
@@ -225,8 +228,8 @@ def _policies(sight: AttachmentSight, step: Link, link: SeenLink) -> Iterator[Fi
     inside = _inside(step)
     if link.rp_filter == _STRICT and link.reverse_path_drops:
         message = (
-            f"the sysctl rp_filter is strict at {link.end}, and has dropped {link.reverse_path_drops} packets in the pod whose "
-            "answer would leave by another interface"
+            f"the sysctl rp_filter is strict at {link.end}, and has dropped {link.reverse_path_drops} "
+            f"packet{'s' if link.reverse_path_drops > 1 else ''} in the pod whose answer would leave by another interface"
         )
         setting = shlex.quote(f"net.ipv4.conf.{link.end}.rp_filter=2")
         loose = f"`{inside} sysctl net.ipv4.conf.all.rp_filter=2 {setting}`"

@@ -91,15 +91,15 @@ def _refused(sight: AttachmentSight, step: OvsPort, drift: Drift) -> Finding:
     complaint = f" (its log: {sight.complaint})" if sight.complaint else ""
     message = f"the switch has port {step.name} and cannot open it: {said}{complaint}"
     socket, at = known(sight.socket), sight.record.socket
+    restart = "restart ovs-vswitchd (`systemctl restart openvswitch-switch`), which makes that socket only at its start"
+    look = f"`grep -F -e {shlex.quote(step.name)} {_log(sight)}`"
     if socket and socket.in_switch and at:
         taken = "a dead socket" if socket.in_switch == "socket" else "a file"
         message += f"; {taken} has the name at which it makes the port's socket, {at.switch_path}"
-        remedy = (
-            f"with the agent running: `rm {shlex.quote(at.switch_path)}`, then restart ovs-vswitchd "
-            "(`systemctl restart openvswitch-switch`): it does not make that socket before"
-        )
+        remedy = f"`rm {shlex.quote(at.switch_path)}`; then {restart}"
+    elif at and at.switch_path:
+        remedy = f"see what ovs-vswitchd says of it ({look}); when the cause is gone, {restart}"
     else:
-        look = f"`grep -F -e {shlex.quote(step.name)} {_log(sight)}`"
         remedy = f"see what ovs-vswitchd says of it ({look}); when the cause is gone, {_AGAIN} makes the port again"
     return sight.found("port-refused", message, remedy, why=_CLOSED)
 

@@ -22,12 +22,15 @@ def judge_routes(sight: AttachmentSight) -> Findings:
         message = f"Route {named} asks for routes in this pod, and routes in pods are off on this node"
         remedy = "set routes = true in the node's settings, and start the agent anew (docs/routes.md)"
         yield sight.found("routes-off", message, remedy, "the pod has none of these routes")
+    agent = known(sight.agent)
+    now = f"`kill -HUP {agent.pid}` has the agent make it again at once; else " if agent and agent.pid else ""
     for route in routes.lost[:_SHOWN]:
         other = f"; another program's {route.instead} is in its place" if route.instead else ""
         message = f"the pod lacks the route {route.text}, for which Route '{route.asked_by}' asks{other}"
+        cause = f"a program in the pod that sets {route.instead}" if route.instead else "a program in the pod that removes it"
         remedy = (
-            f"`userspace-cni routes explain {pod} {route.target}` says where its packets go; SIGHUP has the agent make it again "
-            "at once, and what removes it in the pod is to be found"
+            f"{now}the agent makes it again by itself when it next looks at the pod, within ten minutes; if it is lost again, "
+            f"find {cause}; `userspace-cni routes explain {pod} {route.target}` says where its packets go"
         )
         yield sight.found("pod-route-missing", message, remedy, "packets to there take another way, or none")
     if routes.problem:

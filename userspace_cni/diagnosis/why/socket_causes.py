@@ -14,6 +14,7 @@ from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, Findin
 from userspace_cni.node.pod_processes import VhostArgument
 from userspace_cni.node.seen_pod import SeenContainer
 
+_UNDER_MOUNT: Final = "a regular file in its place"
 _PROPAGATION: Final = "give the container's volumeMount 'mountPropagation: HostToContainer', and make the pod anew"
 _ANEW: Final = "make the pod anew"
 _SHOWN: Final = 3
@@ -82,13 +83,16 @@ def _dead(sight: AttachmentSight, drift: Drift) -> Finding:
         remedy = "`userspace-cni gc` places the socket of the present one; then the application has to connect again"
         return sight.found("socket-dead", message, remedy, why="the application cannot connect")
     message = f"the application was killed and left its socket {path}: no process listens there"
-    remedy = f"`userspace-cni gc` removes it, as a running agent does; then start the application again{_logs(sight)}"
+    remedy = f"`userspace-cni gc` removes it, as a running agent does; {_restart(sight)}"
     return sight.found("socket-dead", message, remedy, why="the next application cannot bind to that name")
 
 
 def _unseen(sight: AttachmentSight, subject: str, found: Hidden) -> Finding:
-    message = f"{subject}, is not the one on which the switch listens: {found.words} is there"
-    why = "the container's mount does not follow the host's: what the switch placed after the container's start is not seen there"
+    there = "the file on which it was mounted" if found.words == _UNDER_MOUNT else found.words
+    message = f"{subject}, is not the one on which the switch listens: the container sees {there}"
+    why = (
+        "ovs-vswitchd has made the socket anew since the container's start, and the container's mount does not follow the host's"
+    )
     return sight.found("socket-unseen", message, _PROPAGATION, why=why)
 
 
@@ -164,20 +168,27 @@ def _absent(sight: AttachmentSight) -> Finding:
     """No application: one that has ended, or none was ever there."""
     step, socket = sight.record.port, sight.record.socket
     makes = step is not None and step.interface.role == "client"
-    place = f" {'makes' if makes else 'connects to'} its socket {socket.path}" if socket else ""
-    why = "the switch drops what is sent to the pod" + (f"; it waits for one that{place}" if place else "")
+    does = "makes" if makes else "connects to"
+    why = "the switch drops what is sent to the pod" + (
+        f" until an application {does} its socket {socket.path}" if socket else ""
+    )
     if crashes := _crashes(sight):
         message = f"the application ends each time it is started: {crashes}"
         remedy = f"its log says why{_logs(sight, previous=True)}"
         return sight.found("application-crashes", message, remedy, why)
     if sight.was_connected:
         message = "the application has ended: one was connected, and none is now"
-        remedy = f"start it again; why it ended is in its log{_logs(sight, previous=True)}"
-        return sight.found("application-ended", message, remedy, why=why)
+        return sight.found("application-ended", message, _restart(sight), why=why)
     message = "no application has ever connected since the switch opened the port"
     processes = known(sight.processes)
-    runs = "" if processes is None else f", and {processes.count or 'no'} processes run in the pod"
-    remedy = f"start it; {_told_in(sight.record)}; if it runs, its log says more{_logs(sight)}"
+    told = _told_in(sight.record)
+    if processes is None:
+        runs, remedy = "", f"see whether it runs, and its log{_logs(sight)}; {told}"
+    elif processes.count:
+        runs = f", and {processes.count} process{'es run' if processes.count > 1 else ' runs'} in the pod"
+        remedy = f"see whether one of them is the application, and its log{_logs(sight)}; {told}"
+    else:
+        runs, remedy = ", and no process runs in the pod", f"see why its container does not run{_describe(sight)}; {told}"
     return sight.found("application-never-started", f"{message}{runs}", remedy, why)
 
 
@@ -209,13 +220,30 @@ def _ending(container: SeenContainer) -> str:
     return f"container {container.name}: {', '.join(filter(None, facts))}"
 
 
+def _restart(sight: AttachmentSight) -> str:
+    """What to do of an application that has ended."""
+    why = f"its log says why the application ended{_logs(sight, previous=True)}"
+    if not sight.record.pod_name:
+        return f"{why}; then start it again"
+    return f"{why}; `{_kubectl(sight.record)} delete pod {sight.record.pod_name}` has the pod's owner start it again"
+
+
 def _logs(sight: AttachmentSight, *, previous: bool = False) -> str:
     record = sight.record
     if not record.pod_name:
         return ""
     pod = known(sight.pod)
     option = " --previous" if previous and pod and any(each.restarts for each in pod.containers) else ""
-    return f": `kubectl -n {record.pod_namespace or 'default'} logs {record.pod_name} --all-containers{option}`"
+    return f": `{_kubectl(record)} logs {record.pod_name} --all-containers{option}`"
+
+
+def _describe(sight: AttachmentSight) -> str:
+    record = sight.record
+    return f": `{_kubectl(record)} describe pod {record.pod_name}`" if record.pod_name else ""
+
+
+def _kubectl(record: Record) -> str:
+    return f"kubectl -n {record.pod_namespace or 'default'}"
 
 
 def _volume(record: Record) -> str:
