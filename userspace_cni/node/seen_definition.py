@@ -6,7 +6,7 @@ It is read once, with this process's own account, and judged by the plugin's own
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,6 +56,16 @@ def see_definition(name: str, record: Record, here: Installation) -> SeenDefinit
     if not isinstance(text, str) or not text:
         return None
     return judge_definition(name, text, record, here)
+
+
+def find_undefined(names: Iterable[str], here: Installation) -> tuple[str, ...]:
+    """Those of the definitions, as NAMESPACE/NAME, that the API does not have. Raises UserspaceError: NotAllowed, too."""
+    from userspace_cni.kube.object_requests import Objects
+    from userspace_cni.kube.resources import NETWORK_DEFINITIONS
+
+    objects = Objects(here.clients.of("").session)
+    parts = [(each, *each.partition("/")[::2]) for each in names]
+    return tuple(each for each, namespace, own in parts if objects.get(NETWORK_DEFINITIONS.within(namespace), own) is None)
 
 
 def judge_definition(name: str, text: str, record: Record, here: Installation) -> SeenDefinition:

@@ -115,7 +115,12 @@ def _first(ifnames: Sequence[str], pod: ClusterPod, naming: str, known: KnownOrd
 def list_definitions(pod: ClusterPod) -> frozenset[str]:
     """The network definitions that the pod names, as "namespace/name", whether they are there or not."""
     named = (pod.notes.get(DEFAULT_NETWORK, ""), pod.notes.get(NETWORKS, ""))
-    return frozenset(each.definition for text in named if text for each in _selected(text, pod.namespace))
+    return frozenset(each for text in named if text for each in name_definitions(text, pod.namespace))
+
+
+def name_definitions(networks: str, namespace: str) -> frozenset[str]:
+    """The network definitions that the annotation `networks` of a pod names, as "namespace/name"."""
+    return frozenset(each.definition for each in _selected(networks, namespace))
 
 
 def find_definition(networks: str, namespace: str, ifname: str) -> str:

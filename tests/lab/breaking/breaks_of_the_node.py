@@ -96,7 +96,7 @@ def break_pod_of_another_node(node: BreakableNode, pod: RunningPod) -> None:
     node.add_to_api(RichPod("web"), "n2", "other-net")
 
 
-@breaks("app", "never-called", "this plugin was never called for it", "network-attachment-definitions", asks="web")
+@breaks("app", "never-called", "this plugin was never called for it", "'default/no-such-net' does not exist", asks="web")
 def break_network_of_nobody(node: BreakableNode, pod: RunningPod) -> None:
     """The pod's annotation names a network that does not exist, so that Multus calls nothing."""
     node.add_to_api(RichPod("web"), "n1", "no-such-net")

@@ -48,6 +48,7 @@ API_S = 3.0
 """Seconds for one question to the API server, on a node that is not busy."""
 _DIRECTORIES = ("state_dir", "run_dir", "short_dir")
 _THREADS = 8
+_DEFINITIONS_MAX = 8
 _FILES_MAX = 256
 """How many names of a pod's directory are looked at: a pod may make any number."""
 
@@ -159,6 +160,7 @@ class WhyFacts:
             seen = threads.submit(_asked, self._first_pod, readings)
             switch, _ = self.look_at_switch()
         here = self._site.drivers.installation if self._site.given is None else None
+        pod = known(seen.result())
         return AbsentSight(
             asked,
             tuple(near),
@@ -167,6 +169,7 @@ class WhyFacts:
             refusals=refusals.result(),
             pod=seen.result(),
             sandboxes=sandboxes.result(),
+            missing=_asked(self._missing, pod) if pod and pod.networks else None,
             agent=agent.result(),
             store=self.look_at_store(*pods),
             switch=switch,
@@ -185,6 +188,14 @@ class WhyFacts:
                 ifname, message, details = (str(each.get(key, "")) for key in ("ifname", "msg", "details"))
                 found.append(RefusalSight(ifname, code, message, details, ago_s, count))
         return tuple(found)
+
+    def _missing(self, pod: SeenPod) -> tuple[str, ...]:
+        """The network definitions for which the pod asks and that the API does not have."""
+        from userspace_cni.node.seen_definition import find_undefined
+        from userspace_cni.ovn.pod_interfaces import name_definitions
+
+        named = sorted(name_definitions(pod.networks, pod.namespace))
+        return find_undefined(named[:_DEFINITIONS_MAX], self._site.drivers.installation)
 
     def _sandboxes(self, names: Iterable[str]) -> tuple[str, ...]:
         if self._site.given is not None:

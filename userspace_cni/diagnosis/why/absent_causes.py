@@ -9,6 +9,7 @@ from userspace_cni.base.errors import quote
 from userspace_cni.diagnosis.why.attachment_sight import AbsentSight, Findings, RefusalSight, known
 from userspace_cni.node.seen_pod import NETWORKS, SeenPod
 
+_SHOWN: Final = 3
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 
@@ -73,12 +74,26 @@ def _of_pod(sight: AbsentSight, pod: SeenPod) -> Findings:
     else:
         asked = quote(pod.networks)
         message = f"pod {whole} is on this node ({pod.phase}) and asks for {asked}, and this plugin was never called for it"
-        why = "its networks are of another plugin, or do not exist, or Multus does not run here"
-        remedy = (
-            f"{describe}: its events say what Multus answered; `kubectl -n {pod.namespace} get network-attachment-definitions` "
-            "shows whether they exist and are of type userspace"
+        yield sight.found("never-called", message, *_of_networks(sight, describe))
+
+
+def _of_networks(sight: AbsentSight, describe: str) -> tuple[str, str]:
+    """What to do about networks for which the plugin was not called, and why it was not."""
+    missing = known(sight.missing)
+    if missing:
+        named = ", ".join(map(quote, missing[:_SHOWN]))
+        why = (
+            f"the network definition {named} does not exist"
+            if len(missing) == 1
+            else f"network definitions do not exist: {named}"
         )
-        yield sight.found("never-called", message, remedy, why)
+        there = "`kubectl get network-attachment-definitions --all-namespaces` shows those that do"
+        return f"create what is missing, or correct the pod's annotation {NETWORKS} and make the pod anew: {there}", why
+    events = f"{describe}: its events say what Multus answered"
+    if missing is not None:
+        return events, "its networks exist, so that they are of another plugin, or Multus does not run here"
+    shows = "`kubectl get network-attachment-definitions --all-namespaces` shows whether they exist and are of type userspace"
+    return f"{events}; {shows}", "its networks are of another plugin, or do not exist, or Multus does not run here"
 
 
 def _no_network(pod: str) -> str:

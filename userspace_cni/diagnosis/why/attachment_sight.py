@@ -140,6 +140,7 @@ class Sight:
         "logical": "OVN's northbound database",
         "binding": "OVN's southbound database",
         "traffic": "its bridge",
+        "missing": "the networks for which it asks",
         "refusals": "the agent's refused calls",
         "sandboxes": "the runtime's cache of sandboxes",
     }
@@ -234,7 +235,8 @@ class AbsentSight(Sight):
     """A name of no attachment, `asked`. `near`: names of attachments that are spelled alike. `node`: what the API calls this one.
 
     `refusals`: of this pod; `pod`: as the API has it; `sandboxes`: the pods of that name of which the runtime keeps a sandbox
-    here. `has_account`: whether the API server was asked at all.
+    here. `missing`: the network definitions that its annotation names and the API does not have. `has_account`: whether the API
+    server was asked at all.
     """
 
     asked: str
@@ -244,6 +246,7 @@ class AbsentSight(Sight):
     refusals: Fact[tuple[RefusalSight, ...]] = None
     pod: Fact[SeenPod] = None
     sandboxes: Fact[tuple[str, ...]] = None
+    missing: Fact[tuple[str, ...]] = None
 
     @property
     def name(self) -> str:
