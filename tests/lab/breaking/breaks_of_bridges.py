@@ -98,7 +98,13 @@ def break_mirror_output(node: BreakableNode, pod: RunningPod) -> None:
     node.switch.vsctl("--", *words, "--", "set", "Bridge", BRIDGE, "mirrors=@m")
 
 
-@breaks("plain", "duplicate-address", "address 10.56.0.2 is also that of default/plain/net1", asks="twin")
+@breaks(
+    "plain",
+    "duplicate-address",
+    "address 10.56.0.2 is also that of default/plain/net1",
+    "networks twin-net and plain-net both give out 10.56.0.0/24",
+    asks="twin",
+)
 def break_duplicate_address(node: BreakableNode, pod: RunningPod) -> None:
     """Two networks give out the same addresses on one bridge."""
     twin = node.prepare("plain", "twin")
@@ -164,10 +170,19 @@ def break_rapid_spanning_tree(node: BreakableNode, pod: RunningPod) -> None:
     node.switch.vsctl("set", "Bridge", BRIDGE, "rstp_enable=true")
 
 
-@breaks("app", "port-unpolled", "no thread of the switch polls port", "only what was given to it by name")
+@breaks(
+    "app",
+    "port-unpolled",
+    "no thread of the switch polls port",
+    "only what was given to it by name",
+    "pmd-rxq-affinity",
+    mended=True,
+)
 def break_unpolled(node: BreakableNode, pod: RunningPod) -> None:
     """An administrator has given the only polling core to another port."""
     peer = neighbour(node, "greedy")
+    options = ("pmd-rxq-assign", "pmd-rxq-isolate")
+    node.end.callback(node.switch.vsctl, "remove", "Open_vSwitch", ".", "other_config", *options)
     core = node.switch.appctl("dpif-netdev/pmd-rxq-show").partition("core_id ")[2].partition(":")[0]
     node.switch.vsctl("set", "Interface", peer.port, f"other_config:pmd-rxq-affinity=0:{core}")
     wait_until(lambda: "isolated : true" in node.switch.appctl("dpif-netdev/pmd-rxq-show"), what="the core isolated")

@@ -118,7 +118,7 @@ def break_ipv6_turned_off(node: BreakableNode, pod: RunningPod) -> None:
     inside(dual.netns, "sysctl", "-q", "-w", "net.ipv6.conf.net1.disable_ipv6=1")
 
 
-@breaks("plain", "address-failed", "another machine was found to have it (dadfailed)", asks="dual")
+@breaks("plain", "address-failed", "pod default/plain on this node (MAC", "was found to have it (dadfailed)", asks="dual")
 def break_ipv6_address_of_another(node: BreakableNode, pod: RunningPod) -> None:
     """Another machine has the IPv6 address, which the pod has set anew with duplicate address detection."""
     ranges = [[{"subnet": "fd57::/64"}]]
@@ -152,7 +152,9 @@ def break_network_overridden(node: BreakableNode, pod: RunningPod) -> None:
     inside(pod.netns, "ip", "route", "add", "10.56.0.128/25", "dev", "vpn0")
 
 
-@breaks("plain", "address-duplicate", "another machine answers for the pod's address")
+@breaks(
+    "plain", "address-duplicate", "pod default/twin on this node (MAC", "answers for the pod's address", "from pod default/twin"
+)
 def break_address_given_twice(node: BreakableNode, pod: RunningPod) -> None:
     """Another pod of the network has the same address, as two IPAM plugins may give it."""
     twin = node.add("plain", "twin")

@@ -107,7 +107,7 @@ def break_limit_at_the_pod(node: BreakableNode, pod: RunningPod) -> None:
     send(slow, *[STRANGER] * SENT)
 
 
-@breaks("app", "limit-drops", "of 8000 bit/s", "another program has set it", "clear Port")
+@breaks("app", "limit-drops", "of 8000 bit/s", "another program has set it", "clear Port", "nothing reaches", mended=True)
 def break_limit_by_hand(node: BreakableNode, pod: RunningPod) -> None:
     """Another program has limited the port."""
     qos = ("--id=@q", "create", "QoS", "type=egress-policer", "other_config:cir=1000", "other_config:cbs=1000")

@@ -17,10 +17,12 @@ from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import HostEnd, Link, LogicalPort, OvsPort, Shaper
 from userspace_cni.base.findings import Finding
 from userspace_cni.base.routing import Inside, PodLink, PodRoute
+from userspace_cni.base.seen_bridge import SeenBridge, SeenPort
 from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, ChassisSight, Findings, SwitchSight, Unasked
 from userspace_cni.diagnosis.why.causes import arrange
 from userspace_cni.diagnosis.why.link_causes import judge_link, judge_shaper
 from userspace_cni.diagnosis.why.ovn_causes import judge_ovn
+from userspace_cni.diagnosis.why.traffic_sight import TrafficSight
 from userspace_cni.diagnosis.why.uplink_causes import judge_specs
 from userspace_cni.node.seen_link import SeenLink
 from userspace_cni.node.seen_specs import SeenSpec
@@ -170,6 +172,27 @@ def test_what_is_no_fault_of_a_link() -> None:
         (replace(SOUND, duplicates=None, silent=None), PORT),
     ):
         assert names(judge_link(sight(link, port=port))) == []
+
+
+def test_who_has_an_address_of_the_pod() -> None:
+    """A pod of this node is called by its name; one whose record has the address is told as that; of others the MAC is told."""
+    theirs = SeenPort("theirs", "system", mac="02:00:00:00:00:0c", pod="default/twin")
+    twin = Record(
+        "ready", "net", "d" * 64, "net1", "/ns", pod_namespace="default", pod_name="twin", steps=(replace(PORT, mac=theirs.mac),)
+    )
+    given = {"interfaces": [{"name": "net1", "sandbox": "/ns"}], "ips": [{"address": "10.1.0.2/16", "interface": 0}]}
+    here = TrafficSight(SeenBridge("br0", (theirs,)), SeenPort(HOST, "system"), others=(twin,))
+    recorded = replace(here, others=(replace(twin, result=given),))
+    twice = replace(SOUND, duplicates={"10.1.0.2": theirs.mac})
+    [found] = judge_link(sight(twice, traffic=here))
+    assert found.message == "pod default/twin on this node (MAC 02:00:00:00:00:0c) answers for the pod's address 10.1.0.2"
+    assert "take 10.1.0.2 from pod default/twin" in found.remedy
+    assert names(judge_link(sight(twice, traffic=recorded))) == []
+    [far] = judge_link(sight(replace(twice, duplicates={"10.1.0.2": "02:00:00:00:00:0d"}), traffic=recorded))
+    assert "another machine (MAC 02:00:00:00:00:0d) answers" in far.message
+    assert "`ovs-appctl fdb/show br0`" in far.remedy
+    [failed] = judge_link(sight(replace(SOUND, failed=("fd01::2",), duplicates={"fd01::2": theirs.mac}), traffic=here))
+    assert (failed.name, "pod default/twin on this node" in failed.message) == ("address-failed", True)
 
 
 def test_a_link_that_could_not_be_seen() -> None:

@@ -164,7 +164,7 @@ def test_drops_by_a_limit() -> None:
     many = {"rx_packets": 100, "tx_packets": 100, "ovs_tx_qos_drops": 50, "ovs_rx_qos_drops": 40}
     to_pod, from_pod = found(seen(step=limited, statistics=many))
     assert (to_pod.severity, from_pod.severity) == ("warning", "warning")
-    what, since = "of 1000000 bit/s (burst 100000 bit) has dropped", "frames, as counted up to 5 s ago"
+    what, since = "of 1000000 bit/s (burst 100000 bit) has dropped", "frames so far"
     assert to_pod.message == f"the limit to the pod {what} 50 of 150 {since}"
     assert from_pod.message == f"the limit from the pod {what} 40 of 140 {since}"
     assert names(seen(step=limited, statistics={**many, "tx_packets": 100_000, "ovs_rx_qos_drops": 0})) == [
@@ -181,6 +181,18 @@ def test_drops_by_a_limit() -> None:
     by_hand = replace(Connected(), now=PortNow(limits=Limits(RATE)))
     assert "`ovs-vsctl clear Port mine qos`" in found(seen(statistics=many, port=by_hand))[0].remedy
     assert names(seen(step=limited, limit_drops={"to_pod": 50})) == [("limit-drops", "warning")]
+    assert to_pod.why == "TCP becomes slow by that, and UDP loses data"
+    [every] = found(seen(step=limited, statistics={"rx_packets": 9, "tx_packets": 0, "ovs_tx_qos_drops": 50}))
+    assert every.why == "nothing reaches the pod"
+
+
+def test_drops_by_a_limit_that_is_gone() -> None:
+    """Neither the record nor the switch has one now: its drops are to know, and there is nothing to remove."""
+    [gone] = found(seen(statistics={"rx_packets": 9, "tx_packets": 0, "ovs_tx_qos_drops": 50}))
+    assert (gone.name, gone.severity, gone.remedy) == ("limit-former", "note", "")
+    assert gone.message == "a limit to the pod, which is gone now, has dropped 50 of 50 frames so far"
+    unread = replace(Connected(), now=PortNow(qos="linux-codel"))
+    assert names(seen(statistics={"ovs_tx_qos_drops": 50}, port=unread)) == [("limit-drops", "warning")]
 
 
 def test_an_application_that_does_not_read() -> None:
@@ -192,9 +204,11 @@ def test_an_application_that_does_not_read() -> None:
     gone = replace(Connected(), link_state="down", status={"status": "disconnected"})
     assert names(seen(PEER, statistics=counted, port=gone)) == []
     again = found(seen(PEER, statistics=counted, lately={"to_pod": Lately(3, 1)}))
-    assert "95 of 100 frames, as counted up to 5 s ago, and 1 of 4 in the moment of this look" in again[0].message
+    assert "95 of 100 frames so far, and 1 of 4 in the moment of this look" in again[0].message
     assert names(seen(PEER, statistics=counted, lately={"to_pod": Lately(3, 0)})) == [("application-not-reading", "note")]
     assert names(seen(PEER, statistics={**counted, "tx_packets": 100_000})) == [("application-not-reading", "note")]
+    [few] = found(seen(PEER, statistics={**counted, "tx_packets": 0, "ovs_tx_failure_drops": 8}))
+    assert (few.message, few.remedy) == ("the application has read none of its frames (8 of 8 dropped so far)", "")
     assert names(seen(PEER, statistics={"ovs_tx_mtu_exceeded_drops": 3})) == [("mtu-exceeded", "warning")]
 
 
@@ -222,6 +236,8 @@ def test_threads_that_do_not_poll() -> None:
     [unpolled] = found(seen(polling=reading(isolated=True)))
     assert unpolled.name == "port-unpolled"
     assert "core 1 polls only what was given to it by name" in unpolled.message
+    [beside] = found(seen(polling=reading(PolledQueue("peer", 0, True, None), isolated=True)))
+    assert "`ovs-vsctl remove Interface peer other_config pmd-rxq-affinity`" in beside.remedy
     assert "pmd-cpu-mask" in found(seen(polling=reading()))[0].remedy
     assert names(seen(polling=PollingReading((), 0))) == [("port-unpolled", "error")]
     assert names(seen(polling=reading(used, numa=1))) == [("port-numa-remote", "warning")]

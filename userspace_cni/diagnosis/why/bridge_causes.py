@@ -79,7 +79,7 @@ def judge_duplicates(sight: AttachmentSight) -> Findings:
         if taken := mine & _ips(other):
             former = (record.pod_namespace, record.pod_name, record.ifname) == (other.pod_namespace, other.pod_name, other.ifname)
             message = f"address {_list(sorted(taken))} is also that of {name_of(other)} (container {other.container_id[:12]})"
-            remedy = f"make one of the pods anew with another address: the ipam of networks {record.network} and {other.network}"
+            remedy = _separate(record, other, taken)
             why = "neighbours find now the one, now the other"
             yield sight.found("duplicate-address", message, remedy, why, "note" if former and record.pod_name else "error")
     if taken := mine & (traffic.own_addresses or frozenset()):
@@ -177,6 +177,16 @@ def _sharing(record: Record, others: tuple[Record, ...]) -> Iterator[Record]:
 
 def _ips(record: Record) -> frozenset[str]:
     return frozenset(str(ip_interface(each).ip) for each in addresses(record))
+
+
+def _separate(record: Record, other: Record, taken: frozenset[str]) -> str:
+    """How two pods come to different addresses: what gave them these is one network, or two."""
+    networks = {str(each.network) for each in map(ip_interface, addresses(record)) if str(each.ip) in taken}
+    ranges = _list(sorted(networks))
+    if record.network == other.network:
+        return f"see why ipam of network {record.network} gave it twice (did a pod ask for it?), then make one of the pods anew"
+    both = f"networks {record.network} and {other.network} both give out {ranges}"
+    return f"{both}: give them separate ranges (ipam), then make one of the pods anew"
 
 
 def _called(port: SeenPort) -> str:

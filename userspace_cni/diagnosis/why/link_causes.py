@@ -8,6 +8,7 @@ from ipaddress import ip_interface, ip_network
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.drift import Absent, sentence
+from userspace_cni.attachment.listing import addresses
 from userspace_cni.attachment.steps import Guard, Link, Shaper
 from userspace_cni.base.findings import Finding
 from userspace_cni.base.routing import Network, PodRoute
@@ -155,9 +156,11 @@ def _addresses(sight: AttachmentSight, step: Link, link: SeenLink) -> Iterator[F
         first = f"`{_inside(step)} sysctl {shlex.quote(f'net.ipv6.conf.{link.end}.disable_ipv6=0')}`, then " if cut else ""
         remedy = f"{first}{', '.join(commands)}, and its routes; or {_ANEW}"
         yield sight.found("address-missing", message, remedy, "the pod is reached at no such address")
-    if link.failed:
-        message = f"IPv6 does not use {', '.join(link.failed)} at {link.end}: another machine was found to have it (dadfailed)"
-        remedy = f"find the other machine (`{_inside(step)} ip -6 address show {end}`, and its IPAM), then {_ANEW}"
+    for each in link.failed:
+        mac = (link.duplicates or {}).get(each, "")
+        who, take = _holder(sight, mac, each)
+        message = f"IPv6 does not use {each} at {link.end}: {who} was found to have it (dadfailed)"
+        remedy = f"{take}, then {_ANEW}"
         yield sight.found("address-failed", message, remedy, "the kernel never uses such an address")
 
 
@@ -207,14 +210,12 @@ def _metric(route: PodRoute) -> int:
 
 def _neighbours(sight: AttachmentSight, link: SeenLink) -> Iterator[Finding]:
     for address, mac in (link.duplicates or {}).items():
-        message = f"another machine answers for the pod's address {address}: {mac}"
+        if address in link.failed or _is_recorded(sight, mac, address):
+            continue  # told of that address, and as duplicate-address
+        who, take = _holder(sight, mac, address)
         why = "what is sent to the address reaches now the pod, now the other one"
-        bridge = sight.record.port.bridge if sight.record.port else "BRIDGE"
-        remedy = (
-            f"find it: `userspace-cni list -o wide` has this node's, and `ovs-appctl fdb/show {bridge}` the port of {mac}; "
-            "give one of them another address; the network's key duplicateCheck refuses such a pod"
-        )
-        yield sight.found("address-duplicate", message, remedy, why)
+        remedy = f"{take}; the network's key duplicateCheck refuses such a pod"
+        yield sight.found("address-duplicate", f"{who} answers for the pod's address {address}", remedy, why)
     if link.silent:
         message = f"the next hop {', '.join(link.silent)} of the pod's routes by {link.end} does not answer"
         remedy = (
@@ -222,6 +223,32 @@ def _neighbours(sight: AttachmentSight, link: SeenLink) -> Iterator[Finding]:
             "(`userspace-cni network`), and the router itself"
         )
         yield sight.found("gateway-silent", message, remedy, "nothing beyond the network is reached")
+
+
+def _holder(sight: AttachmentSight, mac: str, address: str) -> tuple[str, str]:
+    """Who has an address of the pod, and how it is taken away there. `mac`: of the one who answers for it, "" for unknown."""
+    traffic, step = known(sight.traffic), sight.record.port
+    pods = sorted(each.pod for each in traffic.peers if mac and each.mac == mac and each.pod) if traffic else []
+    if pods:
+        return (
+            f"pod {pods[0]} on this node (MAC {mac})",
+            f"take {address} from pod {pods[0]}, or give this pod another one (ipam)",
+        )
+    table = f"`ovs-appctl fdb/show {step.bridge}`" if step else "the bridge's table of MACs"
+    shows = f"find it: {table} has the port of each MAC that was seen"
+    return f"another machine{f' (MAC {mac})' if mac else ''}", f"{shows}; give one of them another address"
+
+
+def _is_recorded(sight: AttachmentSight, mac: str, address: str) -> bool:
+    """Whether it is another pod of the node that was given the address, too."""
+    traffic, mine = known(sight.traffic), sight.record
+    return traffic is not None and any(
+        other.port
+        and other.port.mac.lower() == mac
+        and (other.pod_namespace, other.pod_name) != (mine.pod_namespace, mine.pod_name)
+        and address in {str(ip_interface(each).ip) for each in addresses(other)}
+        for other in traffic.others
+    )
 
 
 def _policies(sight: AttachmentSight, step: Link, link: SeenLink) -> Iterator[Finding]:

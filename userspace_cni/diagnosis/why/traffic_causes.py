@@ -17,6 +17,7 @@ from userspace_cni.diagnosis.why.traffic_sight import Lately, TrafficSight
 _NONE: Final = Lately(0, 0)
 _MUCH: Final = 0.01
 """The part of the frames from which on drops are a fault; fewer are to know."""
+_SHOWN: Final = 3
 _FEW: Final = 32
 """Fewer frames are dropped at any start of an application, before its queues have buffers."""
 _WAYS: Final = (("to_pod", "to the pod", "ingress"), ("from_pod", "from the pod", "egress"))
@@ -44,13 +45,19 @@ def judge_limits(sight: AttachmentSight) -> Findings:
         seen = traffic if counted[way] else replace(traffic, lately={})  # the kernel's own drops are not among the switch's
         recorded: Rate | None = getattr(limits_of(sight.record), way)
         rate: Rate | None = recorded or getattr(port.now.limits, way)
+        if rate is None and not (way == "to_pod" and port.now.qos):
+            message = f"a limit {words}, which is gone now, has dropped {_part(drops, traffic, way)}"
+            yield sight.found("limit-former", message, severity="note")
+            continue
         limit = f"the limit {words}" + (f" of {rate.rate} bit/s (burst {rate.burst} bit)" if rate else "")
         message = f"{limit} has dropped {_part(drops, seen, way)}"
+        slow = "TCP becomes slow by that, and UDP loses data"
+        nothing = "nothing reaches the pod" if way == "to_pod" else "nothing that the pod sends arrives"
         yield sight.found(
             "limit-drops",
             message,
             _raise(step, recorded, way, word, sight.record.network),
-            "TCP becomes slow by that, and UDP loses data",
+            slow if traffic.frames(way) else nothing,
             _severity(drops, seen, way),
         )
 
@@ -61,6 +68,12 @@ def judge_unread(sight: AttachmentSight) -> Findings:
     drops = traffic.causes.unread if traffic else None
     if traffic is None or not drops or not sight.is_connected:
         return
+    severity = _severity(drops, traffic, "to_pod")
+    if severity == "note":
+        some = "some" if traffic.frames("to_pod") else "none"
+        part = _part(drops, traffic, "to_pod", "dropped")
+        yield sight.found("application-not-reading", f"the application has read {some} of its frames ({part})", severity=severity)
+        return
     message = (
         f"the application is connected and does not take its frames: the switch has dropped {_part(drops, traffic, 'to_pod')}"
     )
@@ -69,7 +82,7 @@ def judge_unread(sight: AttachmentSight) -> Findings:
         "more buffers (of testpmd: --rxd=1024 --mbuf-size, --total-num-mbufs)"
     )
     why = "its receive queue was full, or had no buffers; no limit has dropped these"
-    yield sight.found("application-not-reading", message, remedy, why=why, severity=_severity(drops, traffic, "to_pod"))
+    yield sight.found("application-not-reading", message, remedy, why=why, severity=severity)
 
 
 def judge_too_long(sight: AttachmentSight) -> Findings:
@@ -153,14 +166,15 @@ def judge_polling(sight: AttachmentSight) -> Findings:
     queues = [(thread, queue) for thread in threads for queue in thread.queues if queue.port == name]
     if sight.is_connected and not queues:
         isolated = [str(each.core) for each in threads if each.isolated]
+        holders = sorted({queue.port for each in threads if each.isolated for queue in each.queues})
         message = f"no thread of the switch polls port {name}"
         message += f": core {', '.join(isolated)} polls only what was given to it by name" if isolated else ""
         remedy = f"add a core: {mask}"
         if isolated:
-            remedy = (
-                "another port takes the core for itself: `ovs-vsctl --columns=name,other_config list Interface` shows whose "
-                "pmd-rxq-affinity; or let it poll all: `ovs-vsctl set Open_vSwitch . other_config:pmd-rxq-isolate=false`"
-            )
+            other = "other_config:pmd-rxq-assign=group other_config:pmd-rxq-isolate=false"
+            taken = [f"`ovs-vsctl remove Interface {shlex.quote(each)} other_config pmd-rxq-affinity`" for each in holders]
+            remedy = f"let it poll other ports, too: `ovs-vsctl set Open_vSwitch . {other}`"
+            remedy += f"; or take it from the port that has it alone: {' or '.join(taken[:_SHOWN])}" if taken else ""
         yield sight.found("port-unpolled", message, remedy, why="nothing that the pod sends is read")
     numa, held = port.status.get("numa", ""), {str(each.numa) for each in threads}
     if sight.is_connected and threads and numa and numa not in held:
@@ -174,9 +188,9 @@ def judge_polling(sight: AttachmentSight) -> Findings:
         yield sight.found("queues-unused", message, remedy, severity="note")
 
 
-def _part(drops: int, traffic: TrafficSight, way: str) -> str:
+def _part(drops: int, traffic: TrafficSight, way: str, what: str = "frames") -> str:
     """How many of how many were dropped, since the port was opened and lately."""
-    text = f"{drops} of {drops + traffic.frames(way)} frames, as counted up to 5 s ago"
+    text = f"{drops} of {drops + traffic.frames(way)} {what} so far"
     lately = traffic.lately.get(way, _NONE)
     return f"{text}, and {lately.dropped} of {sum(lately)} in the moment of this look" if any(lately) else text
 
