@@ -44,8 +44,10 @@ _SHOWN: Final = re.compile(
     r"|driver_name|driver_version|firmware_version|xdp-mode(?:-in-use)?|port_no|numa_id|if_type|link_speed"
 )
 """Keys of Interface.status: of vhost-user ports, of kernel links, and of those that DPDK or XDP opens."""
-_NEAR: Final = 5
+_NEAR: Final = 3
 """How many names are suggested for a name that no attachment has."""
+_ALIKE: Final = 0.6
+"""How alike two names are, from 0 to 1, from which on one may be meant by the other."""
 
 
 class SwitchPort(Protocol):
@@ -390,15 +392,19 @@ def _one(name: str, found: list[Record], owner: Callable[[Record], object], call
 
 
 def _near(name: str, records: Iterable[Record]) -> list[str]:
-    """Names that are spelled similarly, or that contain this one."""
-    from difflib import get_close_matches
-
-    forms: dict[str, str] = {}
+    """Names whose pod or container is spelled similarly, the nearest first: the namespace and the interface are of many."""
+    nearness: dict[str, float] = {}
+    parts = [each for each in name.split("/") if each]
     for record in records:
-        full, container = name_of(record), record.container_id[:12]
-        for form in (full, record.pod_name, f"{record.pod_name}/{record.ifname}", container, f"{container}/{record.ifname}"):
-            if form:
-                forms.setdefault(form, full)
-    part = name.partition("/")[0]
-    found = [*get_close_matches(name, forms, n=_NEAR), *(form for form in forms if part and part in form)]
-    return list(dict.fromkeys(forms[form] for form in found))[:_NEAR]
+        asked = [each for each in parts if each not in (record.pod_namespace, record.ifname)] or parts
+        forms = filter(None, (record.pod_name, record.container_id[:12]))
+        nearness[name_of(record)] = max((_likeness(part, form) for form in forms for part in asked), default=0)
+    near = [each for each in nearness if nearness[each] >= _ALIKE]
+    return sorted(near, key=lambda each: -nearness[each])[:_NEAR]
+
+
+def _likeness(part: str, form: str) -> float:
+    """From 0 to 1, for the same; one that holds the other is alike."""
+    from difflib import SequenceMatcher
+
+    return max(SequenceMatcher(None, part, form).ratio(), _ALIKE if part in form else 0)

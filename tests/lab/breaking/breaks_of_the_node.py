@@ -85,7 +85,7 @@ def break_state_directory_full(node: BreakableNode, pod: RunningPod) -> None:
     fill(state / ".filler", 0)
 
 
-@breaks("app", "pod-unknown", "the API server has no such pod", "did you mean default/app/net1", asks="apq")
+@breaks("app", "pod-unknown", "the API server has no such pod: it was deleted since", "did you mean default/app/net1", asks="apq")
 def break_name_misspelled(node: BreakableNode, pod: RunningPod) -> None:
     """Nothing is broken: the pod's name is spelled otherwise."""
 

@@ -307,6 +307,19 @@ def test_a_pod_goes_before_a_container() -> None:
     assert select(records, ["abc"]) == [records[1]]
 
 
+def test_only_near_pods_are_suggested() -> None:
+    """A namespace and an interface that all pods have make none alike; the nearest comes first, of at most three."""
+    pods = ["twin", "plain", "app", "twin-2", "twig", "twist"]
+    records = [named(f"{number}" * 12, pod=pod, namespace="default") for number, pod in enumerate(pods)]
+    for name in ("default/twim", "default/twim/net1", "twim/net1"):
+        with pytest.raises(Unresolved) as caught:
+            select(records, [name])
+        assert caught.value.candidates == ("default/twin/net1", "default/twig/net1", "default/twist/net1"), name
+    with pytest.raises(Unresolved) as caught:
+        select(records, ["default/nobody"])
+    assert caught.value.candidates == ()
+
+
 def test_near_names_are_suggested() -> None:
     """Similar names are suggested for a typo in a pod's name or an ID."""
     records = [named(CONTAINER, pod="dpdk-app"), named("ffff")]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from functools import cache
 from pathlib import Path
 
 import userspace_cni
 from userspace_cni.base.findings import Finding, Severity
 from userspace_cni.diagnosis.why.causes import EXPLAINS, arrange
-from userspace_cni.diagnosis.why.paragraph import diagnosis_json, sentences
+from userspace_cni.diagnosis.why.paragraph import commands_of, diagnosis_json, sentences
 
 _NAME = re.compile(r'"([a-z0-9]+(?:-[a-z0-9]+)*-?)["{]')
 
@@ -60,6 +61,18 @@ def test_the_paragraph() -> None:
         "Looked at and well: the record.",
         "Could not be asked: it, because no.",
     ]
+
+
+def test_commands_of_a_remedy() -> None:
+    """A script reads the commands beside the words. What a foreign name holds is no command, nor is one without an end."""
+    first = found("a", remedy="`ovs-vsctl show`; then `userspace-cni gc` makes it again")
+    [told] = diagnosis_json(arrange("a", [first]))["findings"]
+    assert told["commands"] == ["ovs-vsctl show", "userspace-cni gc"]
+    assert commands_of("start it again") == []
+    assert commands_of("`show` and `reboot") == []
+    for name in ("`reboot`", "a`b", "`", "'`a`reboot`b`'", '"`reboot`"'):
+        command = f"ip link set {shlex.quote(name)} up"
+        assert commands_of(f"the pod's end: `{command}`") == [command]
 
 
 def test_nothing_wrong_says_what_is_not_seen() -> None:

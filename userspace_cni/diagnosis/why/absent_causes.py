@@ -19,7 +19,8 @@ def judge_refusals(sight: AbsentSight) -> Findings:
     for each in known(sight.refusals) or ():
         times = f"{each.count} times, the last time" if each.count > 1 else "once,"
         message = f"ADD of its interface {each.ifname} was refused {times} {_ago(each)} (code {each.code}): {each.message}"
-        remedy = f"{each.details or 'see the message'}; the runtime tries again by itself"
+        told = each.details.replace("`", "'")  # what it quotes is no command of ours
+        remedy = f"{told or 'see the message'}; the runtime tries again by itself"
         yield sight.found("add-refused", message, remedy, why="the pod does not start before it succeeds")
 
 
@@ -27,8 +28,8 @@ def judge_whereabouts(sight: AbsentSight) -> Findings:
     """What the API server and the runtime know of the pod."""
     pod, store = known(sight.pod), known(sight.store)
     if store and store.quarantined:
-        message = f"a record that mentions it could not be read and was put aside: {', '.join(store.quarantined)}"
-        shows = f"`cat {shlex.quote(store.quarantined[0])}` shows it"
+        message = "a record that mentions it could not be read and was put aside"
+        shows = " and ".join(f"`cat {shlex.quote(each)}`" for each in store.quarantined[:_SHOWN]) + " shows it"
         remedy = f"{shows}; delete the pod, so that its owner makes it anew, then remove the file"
         yield sight.found("record-quarantined", message, remedy, why="nothing else tells what the attachment has on this node")
     elif pod:
@@ -46,8 +47,9 @@ def judge_unknown(sight: AbsentSight) -> Findings:
         message = f"the runtime has a sandbox of {', '.join(sandboxes)} here, and has never called this plugin for it"
         yield sight.found("never-called", message, _no_network(sandboxes[0]), why="none of its networks is this plugin's")
     elif sight.has_account and not any(what == sight.QUESTIONS["pod"] for what, _ in sight.unasked):
-        message = "no attachment is named so, and the API server has no such pod"
-        yield sight.found("pod-unknown", message, f"{near}{find}")
+        message = "no attachment is named so, and the API server has no such pod: it was deleted since, or is spelled otherwise"
+        there = "`kubectl get pods --all-namespaces` lists the pods that there are; write NAMESPACE/POD"
+        yield sight.found("pod-unknown", message, f"{near}{there}")
     else:
         message = "no attachment on this node is named so"
         yield sight.found(

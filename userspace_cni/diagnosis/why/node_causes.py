@@ -59,7 +59,7 @@ def judge_store(sight: Sight) -> Findings:
         yield sight.found(
             "spool-waiting", message, remedy, why="their ports and addresses are held until then", severity="warning"
         )
-    if not store.unwritable:
+    if not (store.unwritable or store.quarantined):
         yield sight.well("store", "the store of records")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from userspace_cni.diagnosis.rendering import Keys, as_json
 from userspace_cni.diagnosis.why.causes import Diagnosis
 
 OF_CAUSES: Final[Keys] = {each: each for each in ("name", "severity", "message", "why", "remedy")}
+_COMMAND: Final = re.compile(r"""`((?:[^`'"]|'[^']*'|"[^"]*")+)`""")
 _UNSEEN: Final = "What is not seen from here: the application beyond its socket, and the network beyond the bridge's uplink."
 
 
@@ -32,11 +34,23 @@ def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
     """Its findings, the cause first; what follows from them; what was looked at and is well, and what could not be asked."""
     return {
         "name": diagnosis.name,
-        "findings": [as_json(each, OF_CAUSES) for each in diagnosis.causes],
-        "consequences": [as_json(each, OF_CAUSES) for each in diagnosis.consequences],
+        "findings": list(map(_finding_json, diagnosis.causes)),
+        "consequences": list(map(_finding_json, diagnosis.consequences)),
         "well": list(diagnosis.well),
         "unasked": [{"what": what, "because": why} for what, why in diagnosis.unasked],
     }
+
+
+def commands_of(remedy: str) -> list[str]:
+    """The commands that a remedy has in backquotes, in their order; [] where one has no end.
+
+    A name that others have given, as of a link in a pod, is quoted for a shell: a backquote in it begins and ends no command.
+    """
+    return [] if "`" in _COMMAND.sub("", remedy) else _COMMAND.findall(remedy)
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    return {**as_json(finding, OF_CAUSES), "commands": commands_of(finding.remedy)}
 
 
 def _first(finding: Finding) -> list[str]:

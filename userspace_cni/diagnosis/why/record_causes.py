@@ -18,7 +18,7 @@ def judge_record(sight: AttachmentSight) -> Findings:
     """The state of the record, and its boot."""
     record, store = sight.record, known(sight.store)
     for path in store.quarantined if store else ():
-        message = f"a file of this container could not be read and was put aside: {path}"
+        message = "a file of this container could not be read and was put aside"
         remedy = f"look at it (`less {shlex.quote(path)}`), then remove it; make the pod anew where its interface lacks something"
         yield sight.found("file-quarantined", message, remedy, severity="warning")
     if store and (record.container_id, record.ifname) in store.spooled:
