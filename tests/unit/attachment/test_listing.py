@@ -316,7 +316,7 @@ def test_only_near_pods_are_suggested() -> None:
             select(records, [name])
         assert caught.value.candidates == ("default/twin/net1", "default/twig/net1", "default/twist/net1"), name
     with pytest.raises(Unresolved) as caught:
-        select(records, ["default/nobody"])
+        select(records, ["default/zebra"])
     assert caught.value.candidates == ()
 
 
