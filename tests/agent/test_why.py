@@ -79,6 +79,23 @@ def test_the_cause_is_named(switch: Switch, broken: Break) -> None:
             wait_until(lambda: mended not in [each["name"] for each in node.why(name)], what=f"{command} to mend it")
 
 
+def test_a_port_in_error_is_mended_in_its_steps(switch: Switch) -> None:
+    """The agent is started, the file removed, ovs-vswitchd restarted: each look names what is left, and then nothing is wrong."""
+    with breakable(switch, "served") as node:
+        pod = node.pods["served"]
+        [broken] = [each for each in EVERY_BREAK if each.name == "port_in_error"]
+        broken.make(node, pod)
+        first = told(node, broken, pod.name)[0]["remedy"]
+        assert re.search("start the agent first, .*`rm .*restart ovs-vswitchd", first), first
+        node.live.start()
+        [remove, _] = commands_in(told(node, broken, pod.name)[0]["remedy"])
+        subprocess.run(remove, check=True)
+        second = told(node, broken, pod.name)[0]["remedy"]
+        assert ("restart ovs-vswitchd" in second, "`rm " in second) == (True, False), second
+        node.switch.restart_vswitchd()
+        wait_until(lambda: broken.finding not in [each["name"] for each in node.why(pod.name)], what="the port to be open")
+
+
 def test_an_examination(place: Path) -> None:
     """The program breaks a node of its own, whose settings a shell reads, tells afterwards what it was, and leaves nothing."""
     [number] = [number for number, each in enumerate(EVERY_BREAK, 1) if each.name == "name_misspelled"]

@@ -32,7 +32,7 @@ def break_agent_hangs(node: BreakableNode, pod: RunningPod) -> None:
     node.stop_agent()
 
 
-@breaks("app", "agent-dead", "1 DEL that no agent received wait in the spool")
+@breaks("app", "agent-dead", "1 DEL that no agent received waits in the spool")
 def break_agent_killed_before_a_delete(node: BreakableNode, pod: RunningPod) -> None:
     """The agent was killed, and another pod has ended meanwhile."""
     other = node.add("app", "other", started=False)

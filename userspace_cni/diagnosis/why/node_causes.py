@@ -54,7 +54,7 @@ def judge_store(sight: Sight) -> Findings:
         why = "no pod can be attached, and no change of an attachment be recorded"
         yield sight.found("store-full" if full else "store-unwritable", message, remedy, why=why)
     if store.spooled:
-        message = f"{len(store.spooled)} DEL that no agent received wait in the spool"
+        message = f"{len(store.spooled)} DEL that no agent received wait{'s' if len(store.spooled) == 1 else ''} in the spool"
         remedy = "the next agent carries them out at its start; without one `userspace-cni gc` does"
         yield sight.found(
             "spool-waiting", message, remedy, why="their ports and addresses are held until then", severity="warning"

@@ -216,7 +216,8 @@ def _crashes(sight: AttachmentSight) -> str:
 def _ending(container: SeenContainer) -> str:
     code = container.exit_code
     signal = f" (signal {code - _BY_SIGNAL})" if code and _BY_SIGNAL < code < 2 * _BY_SIGNAL else ""
-    facts = (container.reason, f"exit code {code}{signal}" if code is not None else "", f"{container.restarts} restarts")
+    restarts = f"{container.restarts} restart{'s' if container.restarts > 1 else ''}"
+    facts = (container.reason, f"exit code {code}{signal}" if code is not None else "", restarts)
     return f"container {container.name}: {', '.join(filter(None, facts))}"
 
 
