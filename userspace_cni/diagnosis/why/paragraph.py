@@ -55,11 +55,16 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
 
 def _first(finding: Finding) -> list[str]:
     remedy = [f"What to do: {_ended(finding.remedy)}"] if finding.remedy else []
-    return [_ended(_capital(finding.message)), *([_ended(_capital(finding.why))] if finding.why else []), *remedy]
+    return [_ended(_capital(_quoted(finding.message))), *([_ended(_capital(finding.why))] if finding.why else []), *remedy]
 
 
 def _joined(findings: Sequence[Finding]) -> str:
-    return "; ".join(f"{each.message} ({each.remedy})" if each.remedy else each.message for each in findings)
+    return "; ".join(f"{_quoted(each.message)} ({each.remedy})" if each.remedy else _quoted(each.message) for each in findings)
+
+
+def _quoted(message: str) -> str:
+    """What was found, which has texts of others: a command between backticks is ours alone, and none is in a message."""
+    return message.replace("`", "'")
 
 
 def _capital(text: str) -> str:
