@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SeenAnnotations:
-    """`refused`: why what the pod asks for cannot be, "" where it can; `pending`: what it asks for and the attachment does not
-    have yet, in words."""
+    """`refused`: why what the pod asks for cannot be, "" where it can; `annotation`: the one that says it, with its `value`, ""
+    where that is not known. `pending`: what it asks for and the attachment does not have yet, in words."""
 
     refused: str = ""
     pending: tuple[str, ...] = ()
+    annotation: str = ""
+    value: str = ""
 
 
 def see_annotations(pod: Pod, record: Record, settings: Settings) -> SeenAnnotations | None:
@@ -34,7 +36,8 @@ def see_annotations(pod: Pod, record: Record, settings: Settings) -> SeenAnnotat
         asked = read_changeable_options(record.port, pod, record, settings)
         wanted = replace(record, steps=steps_now(record, asked))
     except BadRequest as error:
-        return SeenAnnotations(str(error))
+        named = max((each for each in pod.annotations if each in str(error)), key=len, default="")
+        return SeenAnnotations(str(error), annotation=named, value=pod.annotations.get(named, ""))
     pending = []
     if not record.port.terms.by_ovn and (limits := limits_of(wanted)) != (had := limits_of(record)):
         pending.append(f"the limit {say_limits(limits)}, where it has {say_limits(had)}")

@@ -78,7 +78,7 @@ def break_host_end_renamed(node: BreakableNode, pod: RunningPod) -> None:
     _on_host(node, "ip", "link", "set", "eth7", "up")
 
 
-@breaks("plain", "pod-end-down", "the pod's end net1 is down")
+@breaks("plain", "pod-end-down", "the pod's end net1 is down", "delete the pod (`kubectl -n default delete pod plain`)")
 def break_pod_end_down(node: BreakableNode, pod: RunningPod) -> None:
     """A program of the pod has set its interface down."""
     inside(pod.netns, "ip", "link", "set", "net1", "down")

@@ -171,7 +171,7 @@ def _ask_for(node: BreakableNode, pod: RunningPod, rate: str) -> None:
     node.api.change("default", pod.name, {"metadata": {"annotations": {"userspace/bandwidth": asked}}})
 
 
-@breaks("plain", "annotation-refused", "is refused, and the port keeps what it had", "fast")
+@breaks("plain", "annotation-refused", "is refused, and the port keeps what it had", "fast", "plain userspace/bandwidth=VALUE`")
 def break_annotation_that_is_no_number(node: BreakableNode, pod: RunningPod) -> None:
     """The pod's author has written a limit into its annotations that is no number, after it was attached."""
     _ask_for(node, pod, "fast")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Final
 
+from userspace_cni.base.errors import quote
 from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, Findings, known
 
 _ANEW: Final = "the pod has what it said at its ADD; make the pod anew to have what it says now, or change the definition back"
@@ -47,7 +48,11 @@ def judge_annotations(sight: AttachmentSight) -> Findings:
     pod = shlex.join(["-n", record.pod_namespace, "pod", record.pod_name])
     if seen.refused:
         message = f"what the pod's annotations ask for is refused, and the port keeps what it had: {seen.refused}"
-        remedy = f"correct the annotation (`kubectl annotate --overwrite {pod}`); `kubectl describe {pod}` has the events"
+        if seen.annotation:
+            message += f" (annotation {seen.annotation} is {quote(seen.value)})"
+        assigned = f"{shlex.quote(seen.annotation)}=VALUE" if seen.annotation else "KEY=VALUE"
+        correct = f"write the annotation anew, with a value of yours: `kubectl annotate --overwrite {pod} {assigned}`"
+        remedy = f"{correct}; `kubectl describe {pod}` has the events"
         yield sight.found("annotation-refused", message, remedy, "the limit or the mirror that was asked for is not in force")
     elif seen.pending:
         message = f"the pod's annotations ask for {'; '.join(seen.pending)}, and that is not applied"

@@ -17,7 +17,6 @@ from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, Findin
 if TYPE_CHECKING:
     from userspace_cni.node.seen_link import SeenLink
 
-_ANEW: Final = "make the pod anew (`kubectl delete pod`, where something makes it again): the pair is made at its start"
 _ON_NODE: Final = "on the node, in the network namespace of ovs-vswitchd:"
 _NETDEV: Final = "netdev"
 _IPV6_METRIC: Final = 1024
@@ -46,7 +45,9 @@ def judge_link(sight: AttachmentSight) -> Findings:
         if each.field in _CHANGED:
             name, why = _CHANGED[each.field]
             wrong.append(
-                sight.found(name, f"{sentence(each)}: a program or a person has changed it", f"{each.details}; or {_ANEW}", why)
+                sight.found(
+                    name, f"{sentence(each)}: a program or a person has changed it", f"{each.details}; or {_anew(sight)}", why
+                )
             )
     if link.end and not link.gone:
         wrong += [
@@ -92,11 +93,13 @@ def judge_shaper(sight: AttachmentSight) -> Findings:
 def _host_end(sight: AttachmentSight, step: Link, link: SeenLink) -> Iterator[Finding]:
     if link.foreign:
         message = f"the name of the host end, {step.host}, is that of a link of another program ({link.foreign})"
-        remedy = f"{_ON_NODE} rename that link, or delete it if nothing needs it (`ip -d link show {step.host}`); then {_ANEW}"
+        remedy = (
+            f"{_ON_NODE} rename that link, or delete it if nothing needs it (`ip -d link show {step.host}`); then {_anew(sight)}"
+        )
         yield sight.found("host-end-foreign", message, remedy, "the switch sends the pod's frames there")
     elif not link.host:
         message = f"the host end {step.host} of the pod's veth is gone from where ovs-vswitchd opens its ports"
-        remedy = f"a running agent makes the pair again while the pod lives; without one, {_ANEW}"
+        remedy = f"a running agent makes the pair again while the pod lives; without one, {_anew(sight)}"
         yield sight.found("host-end-missing", message, remedy, "both ends of a veth go together: the pod has none")
     elif link.host != step.host:
         message = f"the host end {step.host} of the pod's veth is called {link.host} now: a program or a person has renamed it"
@@ -119,17 +122,16 @@ def _pod_end(sight: AttachmentSight, step: Link, link: SeenLink) -> Iterator[Fin
         message = (
             f"the pod's end of the veth is not in the pod's network namespace any more: a program or a person has moved it{other}"
         )
-        remedy = f"move it back if you know where it is (`lsns -t net` lists namespaces), or {_ANEW}"
+        remedy = f"move it back if you know where it is (`lsns -t net` lists namespaces), or {_anew(sight)}"
         yield sight.found("pod-end-moved", message, remedy, f"the pod has no {step.name}")
     elif link.end and link.end != step.name:
         message = f"the pod's end {step.name} is called {link.end} now: something in the pod has renamed it"
-        remedy = f"`{inside} sh -c {shlex.quote(_renaming(link.end, step.name))}`; or {_ANEW}"
+        remedy = f"`{inside} sh -c {shlex.quote(_renaming(link.end, step.name))}`; or {_anew(sight)}"
         yield sight.found("pod-end-renamed", message, remedy, "programs and routes go by the name")
     if link.end and not link.end_up:
         message = f"the pod's end {link.end} is down: something in the pod has set it so"
-        remedy = (
-            f"`{inside} ip link set {shlex.quote(link.end)} up`; its routes do not come back by that: {_ANEW} where it had any"
-        )
+        up = f"`{inside} ip link set {shlex.quote(link.end)} up`"
+        remedy = f"{up}; the routes through it are lost by now: if it had any, {_anew(sight)}"
         yield sight.found("pod-end-down", message, remedy, "neither end carries a frame")
 
 
@@ -154,13 +156,13 @@ def _addresses(sight: AttachmentSight, step: Link, link: SeenLink) -> Iterator[F
         message = f"the pod's end {link.end} does not have {shown}: {how}"
         commands = [f"`{_inside(step)} ip address add {each} dev {end}`" for each in missing[:_SHOWN]]
         first = f"`{_inside(step)} sysctl {shlex.quote(f'net.ipv6.conf.{link.end}.disable_ipv6=0')}`, then " if cut else ""
-        remedy = f"{first}{', '.join(commands)}, and its routes; or {_ANEW}"
+        remedy = f"{first}{', '.join(commands)}, and its routes; or {_anew(sight)}"
         yield sight.found("address-missing", message, remedy, "the pod is reached at no such address")
     for each in link.failed:
         mac = (link.duplicates or {}).get(each, "")
         who, take = _holder(sight, mac, each)
         message = f"IPv6 does not use {each} at {link.end}: {who} was found to have it (dadfailed)"
-        remedy = f"{take}, then {_ANEW}"
+        remedy = f"{take}, then {_anew(sight)}"
         yield sight.found("address-failed", message, remedy, "the kernel never uses such an address")
 
 
@@ -172,7 +174,7 @@ def _routes(sight: AttachmentSight, step: Link, link: SeenLink) -> Iterator[Find
         )
         again = [f"`{_inside(step)} ip route add {each} dev {shlex.quote(link.end)}`" for each in lost[:_SHOWN]]
         why = "packets to there take another way, or none"
-        yield sight.found("route-missing", message, f"{', '.join(again)}; or {_ANEW}", why)
+        yield sight.found("route-missing", message, f"{', '.join(again)}; or {_anew(sight)}", why)
     for own, other in list(_overriding(step, link))[:_SHOWN]:
         message = f"another route of the pod overrides the way to {own} by {link.end}: {other}, metric {other.metric}"
         ip = f"{_inside(step)} ip {'-6 ' if own.version == 6 else ''}route"
@@ -272,6 +274,15 @@ def _renaming(now: str, name: str) -> str:
     """The commands that give a link its name back: one that is up may have none other."""
     end, wanted = shlex.quote(now), shlex.quote(name)
     return f"ip link set {end} down; ip link set {end} name {wanted}; ip link set {wanted} up"
+
+
+def _anew(sight: AttachmentSight) -> str:
+    """How the pod gets a new link with all that ADD gives it."""
+    record = sight.record
+    if not record.pod_name:
+        return "detach the container and attach it anew"
+    pod = shlex.join(["-n", record.pod_namespace or "default", "delete", "pod", record.pod_name])
+    return f"delete the pod (`kubectl {pod}`): its owner makes it anew, with a new link, its addresses and its routes"
 
 
 def _inside(step: Link) -> str:
