@@ -7,6 +7,7 @@ from typing import Final
 
 from userspace_cni.base.findings import Finding
 from userspace_cni.fastpath.memory.hugepages import HugepagePool, HugetlbMount, format_size, read_socket_mem
+from userspace_cni.node.dpdk_plan import SYSCTL_FILE
 from userspace_cni.node.node_facts import NodeFacts
 
 WHERE: Final = "huge pages"
@@ -107,7 +108,7 @@ def _judge_boot(facts: NodeFacts, pools: list[HugepagePool]) -> Iterator[Finding
     number = -(-now // facts.default_bytes)
     message = f"{format_size(now)} are reserved now; kernel command line, sysctl.d and tmpfiles.d reserve "
     message += f"{format_size(later)} at the next boot" if later else "none at the next boot"
-    remedy = f"echo vm.nr_hugepages={number} > /etc/sysctl.d/90-hugepages.conf"
+    remedy = f"echo vm.nr_hugepages={number} > {SYSCTL_FILE}"
     why = "after a boot ovs-vswitchd and pods lack them, unless another program of this node reserves them"
     yield Finding("hugepages-not-kept", "warning", WHERE, message, remedy, "boot", why)
 

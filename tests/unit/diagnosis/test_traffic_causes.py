@@ -250,7 +250,8 @@ def test_threads_that_do_not_poll() -> None:
         (lambda: seen(controllers=(SeenController("tcp:10.0.0.9:6653", False, "refused"),)), "controller-away"),
         (lambda: seen(controllers=(SeenController("tcp:10.0.0.9:6653", True),)), ""),
         (lambda: seen(controllers=(SeenController("ptcp:6634", False),)), ""),
-        (lambda: seen(mirrors=(SeenMirror("m", False, frozenset({"mine"})),)), "mirror-foreign"),
+        (lambda: seen(mirrors=(SeenMirror("m", False, frozenset({"mine"}), output="VLAN 5"),)), "mirror-foreign"),
+        (lambda: seen(mirrors=(SeenMirror("m", False, frozenset({"mine"})),)), ""),  # it copies to nowhere
         (lambda: seen(mirrors=(SeenMirror("m", False, frozenset({"peer"})),)), ""),
         (lambda: seen(mirrors=(SeenMirror("m", True, everything=True),)), ""),
         (lambda: seen(mirrors=(SeenMirror("m", False, output="mine"),)), "mirror-output-taken"),

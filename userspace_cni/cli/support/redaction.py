@@ -15,7 +15,7 @@ from urllib.parse import quote, quote_plus
 
 REDACTED: Final = "(redacted)"
 _NAME: Final = (
-    r"(?:pass(?:word|wd|phrase|code)|(?<![a-z])pass(?![a-z])|pwd|secret|token|credential|authorization|bearer|psk"
+    r"(?:pass(?:word|wd|phrase|code)|(?<![a-z])pass(?![a-z])|pwd|(?<![a-z])pw(?![a-z])|secret|token|credential|authorization|bearer|psk"
     r"|(?:api|private|access|client|signing|encryption|ssh|pre-?shared)[-_.]?key|key[-_.]?data|certificate[-_a-z]{0,12}data)"
 )
 """What the name of a secret has in it."""
@@ -28,7 +28,7 @@ _RULES: Final[tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...]] = (
     (("bearer",), re.compile(r"(\bbearer\s{1,4})[A-Za-z0-9._~+/=-]{4,}", re.IGNORECASE), rf"\1{REDACTED}"),
     (("basic",), re.compile(r"(\bbasic\s{1,4})(?=[a-z0-9+/]*[A-Z0-9=])[A-Za-z0-9+/=_-]{6,}", re.IGNORECASE), rf"\1{REDACTED}"),
     (
-        ("pass", "pwd", "secret", "token", "credential", "authorization", "bearer", "psk", "key", "data"),
+        ("pass", "pw", "secret", "token", "credential", "authorization", "bearer", "psk", "key", "data"),
         re.compile(rf"({_NAME}[\w.-]{{0,40}}\\*[\"']?\s{{0,4}}(?:[:=]|,(?=\s{{0,4}}[\"']))\s{{0,4}}){_VALUE}", re.IGNORECASE),
         rf"\1{REDACTED}",
     ),
@@ -40,6 +40,7 @@ _RULES: Final[tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...]] = (
     (("eyj",), re.compile(r"\beyJ[\w-]{5,4096}\.[\w-]+(?:\.[\w-]*)?"), REDACTED),
     (("akia", "asia"), re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), REDACTED),
     (("gh",), re.compile(r"\bgh[pousr]_\w{20,}"), REDACTED),
+    (("glpat-", "sk-"), re.compile(r"(?<![\w-])(?:glpat|sk)-[\w-]{16,}"), REDACTED),
     (("xox",), re.compile(r"\bxox[abprs]-[\w-]{10,}"), REDACTED),
 )
 """The words without one of which, in small letters, a line cannot match; what is looked for; what comes into its place."""

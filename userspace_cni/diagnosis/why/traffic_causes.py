@@ -109,9 +109,9 @@ def judge_mirrors(sight: AttachmentSight) -> Findings:
             yield sight.found("mirror-output-taken", message, f"find out who made it; {remove}", why=why)
             continue
         ways = [words for words, ports in (("from", mirror.from_ports), ("to", mirror.to_ports)) if name in ports]
-        if ways or mirror.everything:
+        if mirror.output and (ways or mirror.everything):
             what = "every frame of the bridge" if mirror.everything else f"the frames {' and '.join(ways)} the pod"
-            to = f"port {mirror.output}" if mirror.output else "another VLAN"
+            to = mirror.output if mirror.output.startswith("VLAN ") else f"port {mirror.output}"
             message = f"mirror {mirror.name} of another program copies {what} to {to}"
             why = "another program reads them, and each copy costs the switch time"
             yield sight.found("mirror-foreign", message, f"find out who made it; {remove}", why=why, severity="warning")
