@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from userspace_cni.base.cpu_sets import as_list, as_mask, read_mask
 from userspace_cni.base.findings import Finding, Severity
+from userspace_cni.host.machine.cpu_users import CpuUser
 from userspace_cni.node.node_facts import NodeFacts, Processors, SwitchReport
 
 DPDK: Final = "DPDK"
@@ -16,6 +17,7 @@ _WITH_DPDK: Final = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"
 _SLEEPS: Final = ("pmd-sleep-max", "pmd-maxsleep")
 _LOSES: Final = "what runs on the processor of a polling thread takes it away from frames, which are lost meanwhile"
 _USERS_MAX: Final = 20
+_SWITCH: Final = "ovs-vswitchd"
 _FULL: Final = 0.95
 """Of its time, from which on a polling thread has nothing left."""
 _NAMED: Final = 5
@@ -205,18 +207,39 @@ def _judge_speed(polled: frozenset[int], processors: Processors) -> Iterator[Fin
             yield Finding("pmd-sibling", "note", WHERE, message, remedy, f"CPU {cpu}")
 
 
+def _judge_users(users: Sequence[CpuUser], polled: frozenset[int], processors: Processors) -> Iterator[Finding]:
+    """All other processes at once; a second switch apart, whose own polling threads no taskset may move."""
+    switches = [each for each in users if each.name.startswith(_SWITCH)]
+    plain, free = [each for each in users if each not in switches], others(polled, processors)
+    if switches:
+        message = f"another switch runs where a polling thread of this one does: {_list_users(switches)}"
+        remedy = (
+            f"give it CPUs of its own at its own database (ovs-vsctl --db=REMOTE): {_SET[len('ovs-vsctl ') :]}pmd-cpu-mask=MASK"
+        )
+        yield Finding("pmd-cpu-two-switches", "warning", WHERE, message, remedy, "processes", _LOSES)
+    if plain:
+        message = f"other processes run where a polling thread does: {_list_users(plain)}"
+        pids = [str(each.pid) for each in plain[:_USERS_MAX]]
+        remedy = f"echo {' '.join(pids)} | xargs -n 1 taskset -apc {free}"
+        if not polled < processors.online:
+            remedy = f"end or move them: {', '.join(pids)}"
+        yield Finding("pmd-cpu-shared", "warning", WHERE, message, remedy, "processes", _LOSES)
+
+
+def _list_users(users: Sequence[CpuUser]) -> str:
+    told = []
+    for each in users[:_USERS_MAX]:
+        used = f"took {each.share:.0%} of CPU {as_list(each.cpus)}" if each.share else f"is bound to CPU {as_list(each.cpus)}"
+        told.append(f"process {each.pid} ({each.name}) {used}")
+    more = len(users) - _USERS_MAX
+    return ", ".join(told) + (f", and {more} more" if more > 0 else "")
+
+
 def _judge_use(facts: NodeFacts, polled: frozenset[int], processors: Processors) -> Iterator[Finding]:
     if facts.use is None:
         return
     free = others(polled, processors)
-    for user in facts.use.users[:_USERS_MAX]:
-        used = f"took {user.share:.0%} of CPU {as_list(user.cpus)}" if user.share else f"is bound to CPU {as_list(user.cpus)}"
-        message = f"process {user.pid} ({user.name}) {used}, where a polling thread runs"
-        remedy = f"taskset -apc {free} {user.pid}" if polled < processors.online else f"end or move process {user.pid}"
-        yield Finding("pmd-cpu-shared", "warning", WHERE, message, remedy, f"process {user.pid}", _LOSES)
-    if (more := len(facts.use.users) - _USERS_MAX) > 0:
-        message = f"{more} further processes run on CPU {as_list(polled)}"
-        yield Finding("pmd-cpu-shared", "warning", WHERE, message, "isolate these CPUs, as above", "more processes", _LOSES)
+    yield from _judge_users(facts.use.users, polled, processors)
     for each in facts.use.interrupts:
         where = f"CPU {as_list(each.cpus)}, where a polling thread runs"
         message = f"interrupt {each.number} ({each.name}) came {each.count} times to {where}"

@@ -225,7 +225,13 @@ FAULTS: Mapping[str, tuple[NodeFacts, str, str, str]] = {
         used(users=(CpuUser(99, "nosy", frozenset({3}), 0.5, bound=False),)),
         "pmd-cpu-shared",
         "warning",
-        "taskset -apc 0-1 99",
+        "echo 99 | xargs -n 1 taskset -apc 0-1",
+    ),
+    "another switch": (
+        used(users=(CpuUser(98, "ovs-vswitchd-dp", frozenset({3}), 1.0, bound=True),)),
+        "pmd-cpu-two-switches",
+        "warning",
+        "at its own database (ovs-vsctl --db=REMOTE)",
     ),
     "an interrupt": (
         used(interrupts=(CpuInterrupt(30, "eth0-rx", frozenset({2}), 5),)),
@@ -328,6 +334,19 @@ def test_a_fault_is_found_with_its_remedy(fault: str) -> None:
     assert not [each for each in judge_node(facts, SHORT) if each.severity == "good" and each.subject == found.subject] or (
         severity == "note"
     )
+
+
+def test_all_processes_on_polled_cpus_are_one_finding() -> None:
+    """A busy machine has many; no remedy moves the threads of another switch."""
+    users = [CpuUser(pid, "nosy", frozenset({3}), 0.5, bound=False) for pid in range(100, 130)]
+    users[7] = CpuUser(107, "ovs-vswitchd-dp", frozenset({3}), 1.0, bound=True)
+    found = {each.name: each for each in found_in(used(users=tuple(users)))}
+    assert sorted(found) == ["pmd-cpu-shared", "pmd-cpu-two-switches"]
+    shared, second = found["pmd-cpu-shared"], found["pmd-cpu-two-switches"]
+    assert "process 100 (nosy) took 50% of CPU 3, process 101" in shared.message
+    assert shared.message.endswith(", and 9 more")
+    assert "107" not in shared.message + shared.remedy
+    assert ("107" in second.message, "taskset" in second.remedy) == (True, False)
 
 
 def test_the_gravest_come_first() -> None:
