@@ -21,7 +21,11 @@ def judge_daemon(facts: NodeFacts, short_dir: str) -> Iterator[Finding]:
     """What is wrong with the switch's processes. `short_dir`: where it has to see the mounts of pods' directories."""
     state, reason = facts.life
     if facts.away:
-        message, remedy = f"the database does not answer: {facts.away}", "service openvswitch-switch start"
+        said = describe_database(facts.database_pid, facts.away, stopped=facts.database_stopped)
+        message = f"the database does not answer: {said}"
+        remedy = "service openvswitch-switch start"
+        if facts.database_pid:
+            remedy = f"kill -CONT {facts.database_pid}" if facts.database_stopped else _RESTART
         yield Finding("switch-away", "error", "switch", message, remedy, "", "no pod gets a port, and none is removed")
     if state == "dead":
         yield Finding("vswitchd-dead", "error", WHERE, reason, f"see {_LOG}; then service openvswitch-switch restart")
@@ -35,6 +39,13 @@ def judge_daemon(facts: NodeFacts, short_dir: str) -> Iterator[Finding]:
     if facts.daemon:
         yield from _judge_process(facts.daemon)
         yield from _judge_view(facts.daemon, short_dir)
+
+
+def describe_database(pid: int, away: str, *, stopped: bool) -> str:
+    """Why OVSDB does not answer, `away`, with what is seen of its server, the process `pid`, 0 where none is seen."""
+    if stopped:
+        return f"ovsdb-server, process {pid}, is stopped by a signal (state T), as by SIGSTOP or a debugger"
+    return f"ovsdb-server, process {pid}, lives and does not answer ({away})" if pid else away
 
 
 def describe_age(seconds: float) -> str:

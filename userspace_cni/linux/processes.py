@@ -1,5 +1,5 @@
 """What tells one process from all others: its start time and its PID namespace beside its number."""
-# ruff: noqa: PTH116, PTH123
+# ruff: noqa: PTH116, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -25,6 +25,27 @@ def is_stopped(pid: int, proc: str = "/proc") -> bool:
         with open(f"{proc}/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[0] in ("T", "t")
     except (OSError, IndexError):
+        return False
+
+
+def find_daemon(rundir: str, program: str, proc: str = "/proc") -> int:
+    """The process of a program that has its control socket, PROGRAM.PID.ctl, in this directory; 0 where none is seen there."""
+    try:
+        names = os.listdir(rundir)
+    except OSError:
+        return 0
+    for name in names:
+        pid = name.removeprefix(f"{program}.").removesuffix(".ctl")
+        if name == f"{program}.{pid}.ctl" and pid.isdecimal() and _is_called(f"{proc}/{pid}/comm", program):
+            return int(pid)
+    return 0
+
+
+def _is_called(path: str, program: str) -> bool:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip() == program
+    except OSError:
         return False
 
 

@@ -28,6 +28,7 @@ from userspace_cni.host.machine.directory_states import DirectoryState, look_at_
 from userspace_cni.host.machine.kernel_files import read_word
 from userspace_cni.host.machine.kernel_state import KernelState, read_kernel
 from userspace_cni.host.machine.processors import Processors, read_processors
+from userspace_cni.linux.processes import find_daemon, is_stopped
 from userspace_cni.node.local_node import LocalNode
 from userspace_cni.node.surroundings import missing, unwritable
 from userspace_cni.switch.ovsdb.rows.bridge_row import datapath_of
@@ -65,14 +66,17 @@ class SwitchReport:
 class NodeFacts:
     """What was seen; None is what could not be asked, for the reasons in `unknown`.
 
-    `database`: OVSDB's remote where it is not the usual one. `away`: why it gives no answer, "" if it does. `life`: of
-    ovs-vswitchd, with the reason. `default_bytes`: the size of page that vm.nr_hugepages is about. `links`: there are pods with
-    kernel links. `others`: versions of ovn-controller and the container runtime. `lacking`: what this process lacks to be the
-    node's agent, where it sees the host below another root.
+    `database`: OVSDB's remote where it is not the usual one. `away`: why it gives no answer, "" if it does; then `database_pid`
+    is its server's, 0 where none is seen, and `database_stopped`: by a signal. `life`: of ovs-vswitchd, with the reason.
+    `default_bytes`: the size of page that vm.nr_hugepages is about. `links`: there are pods with kernel links. `others`: versions
+    of ovn-controller and the container runtime. `lacking`: what this process lacks to be the node's agent, where it sees the host
+    below another root.
     """
 
     database: str = ""
     away: str = ""
+    database_pid: int = 0
+    database_stopped: bool = False
     life: tuple[str, str] = ("unknown", "")
     switch: SwitchReport | None = None
     polling: PollingReading | None = None
@@ -123,6 +127,7 @@ def gather_node_facts(
         switch = _ask_switch(node, life, patience)
     except UserspaceError as error:
         away = str(error)
+    server = find_daemon(root.path(settings.ovs_rundir), "ovsdb-server", root.path("/proc")) if away else 0
     pid = life.pid if life.state != "dead" else None
     daemon = asked(lambda: look_at_daemon(pid, _VSWITCHD, settings.short_dir, root)) if pid else None
     if pid and daemon is None:
@@ -134,6 +139,8 @@ def gather_node_facts(
     facts = NodeFacts(
         database=other_database(settings),
         away=away,
+        database_pid=server,
+        database_stopped=bool(server) and is_stopped(server, root.path("/proc")),
         life=(life.state, life.reason),
         switch=switch,
         polling=asked(lambda: node.switch.ports.read_polling_threads(patience(), lately=True))

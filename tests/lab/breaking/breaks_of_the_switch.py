@@ -77,7 +77,7 @@ def break_ovsdb_dead(node: BreakableNode, pod: RunningPod) -> None:
     node.switch.stop_ovsdb()
 
 
-@breaks("app", "ovsdb-away", "OVSDB cannot be asked")
+@breaks("app", "ovsdb-away", "OVSDB cannot be asked: ovsdb-server, process", "is stopped by a signal (state T)", "kill -CONT")
 def break_ovsdb_stopped(node: BreakableNode, pod: RunningPod) -> None:
     """ovsdb-server got SIGSTOP."""
     pid = node.switch.ovsdb_pid

@@ -254,6 +254,18 @@ FAULTS: Mapping[str, tuple[NodeFacts, str, str, str]] = {
     ),
     "a port without a thread": (with_switch(polled_ports={"q": 0}), "port-not-polled", "error", "pmd-cpu-mask=0xc"),
     "no database": (replace(SOUND, away="connection refused", switch=None), "switch-away", "error", "start"),
+    "a database that is stopped": (
+        replace(SOUND, away="no answer", switch=None, database_pid=9, database_stopped=True),
+        "switch-away",
+        "error",
+        "kill -CONT 9",
+    ),
+    "a database that hangs": (
+        replace(SOUND, away="no answer", switch=None, database_pid=9),
+        "switch-away",
+        "error",
+        "service openvswitch-switch restart",
+    ),
     "a dead switch": (replace(SOUND, life=("dead", "no control socket")), "vswitchd-dead", "error", "restart"),
     "a silent switch": (replace(SOUND, life=("silent", "no answer")), "vswitchd-silent", "error", "log"),
     "a young switch": (with_daemon(age_s=10.0), "vswitchd-young", "note", "log"),

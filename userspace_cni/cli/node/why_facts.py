@@ -37,7 +37,7 @@ from userspace_cni.diagnosis.why.attachment_sight import (
     Unasked,
     known,
 )
-from userspace_cni.linux.processes import is_stopped
+from userspace_cni.linux.processes import find_daemon, is_stopped
 from userspace_cni.node.pod_processes import PodProcesses, see_processes
 from userspace_cni.node.seen_pod import SeenPod, is_named, list_sandboxes, see_pod
 from userspace_cni.node.surroundings import unwritable
@@ -127,6 +127,8 @@ class WhyFacts:
                 ports.require_serving("", patient(SWITCH_S))
             except UserspaceError as error:
                 unserving = str(error)
+        proc = site.map_path("/proc")
+        server = find_daemon(site.map_path(site.settings.ovs_rundir), "ovsdb-server", proc) if away else 0
         sight = SwitchSight(
             liveness.state,
             liveness.reason,
@@ -134,6 +136,8 @@ class WhyFacts:
             stopped,
             find_log(site, liveness.pid),
             str(away or ""),
+            server,
+            bool(server) and is_stopped(server, proc),
         )
         if away is not None:
             return sight, away

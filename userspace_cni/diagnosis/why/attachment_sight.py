@@ -72,8 +72,9 @@ class StoreSight:
 @dataclass(frozen=True)
 class SwitchSight:
     """The switch. `daemon`: the state of ovs-vswitchd, with its `reason`, and its process where that is known; `stopped`: by a
-    signal; `log`: its log file. `away`: why OVSDB cannot be asked, "" if it can; `unserving`: why no port could be added, "" if
-    one could. `bridges`: the datapath of each."""
+    signal; `log`: its log file. `away`: why OVSDB cannot be asked, "" if it can; then `database_pid` is its server's, 0 where
+    none is seen, and `database_stopped`: by a signal. `unserving`: why no port could be added, "" if one could. `bridges`: the
+    datapath of each."""
 
     daemon: str = "unknown"
     reason: str = ""
@@ -81,6 +82,8 @@ class SwitchSight:
     stopped: bool = False
     log: str = "/var/log/openvswitch/ovs-vswitchd.log"
     away: str = ""
+    database_pid: int = 0
+    database_stopped: bool = False
     unserving: str = ""
     ports: Mapping[str, SwitchPort] = field(default_factory=dict)
     bridges: Mapping[str, str] = field(default_factory=dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from userspace_cni.diagnosis.daemon_findings import describe_database
 from userspace_cni.diagnosis.why.attachment_sight import Findings, Sight, known
 
 START_AGENT: Final = "start it again: `userspace-cni agent`, or the service or DaemonSet that runs it; its log says why it ended"
@@ -83,9 +84,13 @@ def judge_switch(sight: Sight) -> Findings:
             remedy = f"see the end of its log, ovs-vswitchd.log, for what it waits; if that does not pass, {_RESTART}"
             yield sight.found("vswitchd-silent", message, remedy, why=why)
     if switch.away:
-        message = f"OVSDB cannot be asked: {switch.away}"
+        pid = switch.database_pid
+        message = f"OVSDB cannot be asked: {describe_database(pid, switch.away, stopped=switch.database_stopped)}"
         why = "ports that are open go on, but none is made, changed or deleted; what the switch has now is not known here"
         remedy = f"see whether ovsdb-server runs, and its log, ovsdb-server.log; {_RESTART}"
+        if pid:
+            lives = f"its log, ovsdb-server.log, may say for what it waits; if that does not pass, {_RESTART}"
+            remedy = f"let it go on: `kill -CONT {pid}`" if switch.database_stopped else lives
         yield sight.found("ovsdb-away", message, remedy, why=why)
     elif switch.daemon == "alive" and switch.unserving:
         yield sight.found("switch-unfit", switch.unserving, "`userspace-cni status`", why="no port can be added")
