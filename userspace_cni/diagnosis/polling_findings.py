@@ -7,8 +7,7 @@ from typing import Final
 
 from userspace_cni.base.cpu_sets import as_list, as_mask, read_mask
 from userspace_cni.base.findings import Finding, Severity
-from userspace_cni.host.machine.cpu_users import CpuUser
-from userspace_cni.node.node_facts import NodeFacts, Processors, SwitchReport
+from userspace_cni.node.node_facts import CpuUser, NodeFacts, Processors, SwitchReport
 
 DPDK: Final = "DPDK"
 WHERE: Final = "polling threads"

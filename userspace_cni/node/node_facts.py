@@ -22,7 +22,7 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.fastpath.memory import hugepages
 from userspace_cni.fastpath.memory.hugepages import HugePages
 from userspace_cni.host.machine.boot_pages import BootPages, read_boot_pages
-from userspace_cni.host.machine.cpu_users import CpuUse, look_at_cpus
+from userspace_cni.host.machine.cpu_users import CpuUse, CpuUser, look_at_cpus
 from userspace_cni.host.machine.daemon_process import DaemonProcess, look_at_daemon
 from userspace_cni.host.machine.directory_states import DirectoryState, look_at_directory
 from userspace_cni.host.machine.kernel_files import read_word
@@ -33,7 +33,16 @@ from userspace_cni.node.local_node import LocalNode
 from userspace_cni.node.surroundings import missing, unwritable
 from userspace_cni.switch.ovsdb.rows.bridge_row import datapath_of
 
-__all__ = ["SOCK_DIR", "DaemonProcess", "DirectoryState", "NodeFacts", "Processors", "SwitchReport", "gather_node_facts"]
+__all__ = [
+    "SOCK_DIR",
+    "CpuUser",
+    "DaemonProcess",
+    "DirectoryState",
+    "NodeFacts",
+    "Processors",
+    "SwitchReport",
+    "gather_node_facts",
+]
 
 SOCK_DIR: Final = "vhost-sock-dir"
 """The option of the switch that says where it makes sockets, below its run directory."""
