@@ -14,7 +14,7 @@ from tests.lab.runtimes.containerd_host import shared_mounts
 from tests.lab.runtimes.inhabitant import Inhabitant, inhabitant
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import wait_until
-from userspace_cni.attachment.drift import Other, Value
+from userspace_cni.attachment.drift import Hidden, Unfollowed, Value
 from userspace_cni.attachment.steps import PlacedSocket
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
@@ -58,8 +58,8 @@ def _nothing_is_left_open() -> Iterator[None]:
     assert descriptors() <= before
 
 
-PRIVATE = ("a mount that follows the host's", "a private one")
-COVERED = ("the socket on which OVS listens", Other("a regular file in its place"))
+PRIVATE = ("a mount that follows the host's", Unfollowed("a private one"))
+COVERED = ("the socket on which OVS listens", Hidden("a regular file in its place"))
 
 
 def differences(step: PlacedSocket, sandbox: str, root: str = "/") -> list[tuple[Value, Value]]:

@@ -44,4 +44,4 @@ def test_a_person_who_gives_no_arguments() -> None:
     assert told.stdout == ""
     assert "userspace-cni --help" in told.stderr
     helped = subprocess.run([*command, "--help"], env={}, capture_output=True, text=True, timeout=60, check=True)
-    assert "Commands:" in helped.stdout
+    assert "See what is there:\n  list " in helped.stdout

@@ -64,7 +64,7 @@ HELP = {
     "uplink add": STORE,
     "uplink remove": STORE,
     "uplink status": STORE,
-    "why": {"_cffi_backend"},
+    "why": STORE,
 }
 """What a command's module imports beside click, by the command's words; nothing for those not listed."""
 CALLS = {

@@ -126,9 +126,10 @@ def tell(book: PolicyBook, cluster: NaiveCluster, former: NaiveCluster | None = 
 
 
 def unique(cluster: NaiveCluster) -> NaiveCluster:
-    """The cluster as a server has it: one policy of a name."""
+    """The cluster as a server has it: one policy of a name, and pods of namespaces that are there."""
     found = {(each["metadata"]["namespace"], each["metadata"]["name"]): each for each in cluster.policies}
-    return replace(cluster, policies=list(found.values()))
+    pods = [each for each in cluster.pods if each.namespace in cluster.namespaces]
+    return replace(cluster, pods=pods, policies=list(found.values()))
 
 
 def rows_of(book: PolicyBook) -> Mapping[str, tuple[DesiredRow, ...]]:

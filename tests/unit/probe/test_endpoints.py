@@ -299,7 +299,7 @@ def test_a_switch_that_does_not_come(lab: Lab) -> None:
     assert (result.exit_code, result.stdout, lab.entered) == (1, "", 0)
     assert "listening: no switch connected before the deadline; the port" in result.stderr
     told = lab.town.cli("ping", *NAMES, "--json")
-    assert (told.exit_code, list(json.loads(told.stdout))) == (1, ["error"])
+    assert (told.exit_code, list(json.loads(told.stdout))) == (1, ["error", "details", "code"])
     assert json.loads(told.stdout)["error"] in told.stderr
 
 
