@@ -77,8 +77,12 @@ kill $(cat /run/openvswitch/ovs-vswitchd.pid)
 while [ -e /run/openvswitch/ovs-vswitchd.pid ]; do sleep 0.1; done
 ovs-vsctl --no-wait clear Open_vSwitch . other_config
 umount /dev/hugepages
-for node in 0 1; do echo 0 >/sys/devices/system/node/node$node/hugepages/hugepages-2048kB/nr_hugepages; done
-grep '^HugePages_Total: *0$' /proc/meminfo
+for try in $(seq 60); do  # the switch gives its memory back after its file of the pid has gone
+  for node in 0 1; do echo 0 >/sys/devices/system/node/node$node/hugepages/hugepages-2048kB/nr_hugepages; done
+  ! grep '^HugePages_Total: *0$' /proc/meminfo || break
+  sleep 0.2
+done
+grep '^HugePages_Total: *0$' /proc/meminfo || {{ grep -l huge /proc/[0-9]*/maps >&2; exit 1; }}
 mkdir -p /run/systemd/system /etc/tmpfiles.d
 {START_SWITCH}
 ovs-vsctl get Open_vSwitch . dpdk_initialized
