@@ -159,16 +159,16 @@ def test_what_is_not_there(keyboard: Keyboard, attached: str) -> None:
     assert "of which pod?" in keyboard.type("why", code=2).stderr
     assert "is no name" in keyboard.type("why", "a/b/c/d", code=2).stderr
     assert "needs a value" in keyboard.type("why", "app", "-n", code=2).stderr
-    cluster.apply(attached_pod("lost", nodeSelector={"nowhere": "yes"}))
+    cluster.apply(attached_pod("unplaced", nodeSelector={"nowhere": "yes"}))
 
     def told() -> str:
-        return keyboard.raw("userspace", "why", "lost").stderr.decode()
+        return keyboard.raw("userspace", "why", "unplaced").stderr.decode()
 
-    assert "pod lost is on no node yet" in cluster.wait(
+    assert "pod unplaced is on no node yet" in cluster.wait(
         lambda: "nodes are available" in told() and told(), "the scheduler's word"
     )
     assert "no agent runs on node nowhere" in keyboard.type("status", "nowhere", code=3).stderr
-    cluster.delete("pod", "lost", "--force", "--grace-period=0")
+    cluster.delete("pod", "unplaced", "--force", "--grace-period=0")
     assert "kubectl userspace why" in keyboard.type("help").stdout
 
 

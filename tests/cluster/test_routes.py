@@ -137,7 +137,7 @@ def test_routes_in_pods_of_the_node(routed: Cluster) -> None:
         assert said in event["message"]
         kind = "pod" if name == "plain" else "routes.k8s.ovn.org"
         assert "RouteRefused  " in cluster.kubectl("describe", kind, name)
-    assert [name for name in ("one", "two", "lost") if cluster.events(name)] == []
+    assert [name for name in ("one", "two", "lost") if cluster.events(name, kind="Route")] == []
 
     cluster.apply(route("one", route=[{"dst": "172.20.0.0/16", "dev": "eth1"}], workloads=[workload]))
     cluster.delete("routes.k8s.ovn.org", "two")

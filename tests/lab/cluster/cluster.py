@@ -212,9 +212,9 @@ class Cluster:
             except AssertionError as error:
                 raise AssertionError(f"{error}\n" + "\n".join(self.events(name, namespace))) from error
 
-    def events(self, name: str, namespace: str = "default") -> list[str]:
-        """Events of the object, the oldest first: "REASON: message (count)"."""
-        found = self._events(namespace, f"involvedObject.name={name}")
+    def events(self, name: str, namespace: str = "default", kind: str = "") -> list[str]:
+        """Events of the object, the oldest first: "REASON: message (count)"; without `kind` of all objects of the name."""
+        found = self._events(namespace, f"involvedObject.name={name}" + (f",involvedObject.kind={kind}" if kind else ""))
         found.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
         return [f"{event['reason']}: {event.get('message', '')} ({event.get('count')})" for event in found]
 
