@@ -168,10 +168,10 @@ def test_a_spooled_call() -> None:
 
 def test_the_environment_of_a_process() -> None:
     """Variables whose names or values say so are learnt, of a process as of the command; directories are not."""
-    given = {"SOME_TOKEN": "hunter-11", "PROXY": "http://me:hunter-12@proxy", "OLDPWD": "/work/dir-13", "HOME": "/home/me"}
+    given = {"SOME_TOKEN": "hunter-11", "PROXY": "http://me:hunter-12@proxy", "OLDPWD": "/srv/dir-13", "HOME": "/home/me"}
     redactor = Redactor()
     with subprocess.Popen(["sleep", "60"], env={"PATH": os.defpath, **given}) as process:
         wait_until(Path(f"/proc/{process.pid}/environ").read_bytes, what="it has its environment")
         learn_environment(redactor, process.pid, str)
         process.kill()
-    assert redactor.strike("hunter-11 /work/dir-13 /home/me") == f"{REDACTED} /work/dir-13 /home/me"
+    assert redactor.strike("hunter-11 /srv/dir-13 /home/me") == f"{REDACTED} /srv/dir-13 /home/me"
