@@ -6,6 +6,7 @@ is told as such, and is neither good nor a fault of the thing.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, TypeVar
@@ -120,7 +121,7 @@ class ChassisSight:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sight:
+class Sight(ABC):
     """What is known of the node, whatever was asked about."""
 
     agent: Fact[AgentSight] = None
@@ -150,9 +151,9 @@ class Sight:
     """What is asked for each fact, for people."""
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """What was asked about."""
-        raise NotImplementedError
 
     @property
     def unasked(self) -> list[tuple[str, str]]:
