@@ -66,7 +66,7 @@ def plugin_manifests(wanted: ManifestOptions) -> list[Manifest]:
         ),
         Manifest(
             f"Has KubeVirt ask the sidecar, in the form of {_of(wanted)}. An API server drops the hook of the other form, "
-            f"and VMs start without the interface. After an upgrade to {format_version(LAUNCHER)}, or back, print this anew "
+            f"and VMs start without the interface. After an upgrade to {format_version(LAUNCHER)}, or back, print this again "
             "(--kubevirt) and apply it before any VM starts. A VM with the binding and without the label does not start: "
             "it has no sidecar.",
             {

@@ -121,7 +121,7 @@ def _judge_devices(pod: DocumentValue) -> None:
                 "mac-mismatch",
                 "error",
                 f"network '{network}' has MAC {mac} here, and {other} in {_STATUS}",
-                "delete the pod: KubeVirt writes both anew",
+                "delete the pod: KubeVirt writes both again",
             )
 
 

@@ -88,7 +88,7 @@ def machines_by_domain(machines: Iterable[LintedMachine]) -> dict[str, list[Lint
 def _judge_source(domain: Domain, path: str, interface: Element) -> None:
     source = _first(interface, "source")
     if source is None or not source.get("path"):
-        message = "the vhost-user interface has no socket: something wrote the definition anew from a model that has none"
+        message = "the vhost-user interface has no socket: something rewrote the definition from a model that has none"
         domain.add("no-source", "error", path, message, "look for other sidecars and for feature gate Plugins")
         return
     if source.get("mode") != "server":

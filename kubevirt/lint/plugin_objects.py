@@ -23,7 +23,7 @@ from kubevirt.plugin_schema import (
     hooks_field,
 )
 
-_PRINT: Final = "print it anew and apply it: `userspace-cni kubevirt manifests plugin --kubevirt {version}`"
+_PRINT: Final = "print it again and apply it: `userspace-cni kubevirt manifests plugin --kubevirt {version}`"
 
 
 def judge_plugins(cluster: RegisteredObjects) -> None:

@@ -48,6 +48,6 @@ def test_the_agent_makes_it_anew(live: LiveNode, sandbox: str, scarce: tuple[Swi
             after = row_of(live)
     assert before["_uuid"] != after["_uuid"]
     assert {**before, "_uuid": "", "ofport": 0} == {**after, "_uuid": "", "ofport": 0}
-    assert f"port {port_of()} is made anew, because DPDK does not connect" in live.log.read_text()
+    assert f"port {port_of()} is recreated, because DPDK does not connect" in live.log.read_text()
     succeeded(live.run("DEL", live.network(), sandbox))
     live.require_clean()

@@ -335,7 +335,7 @@ def place_again(record: Record, store: AttachmentStore, driver: DriverOf) -> boo
         lost = _lost_sockets(record, driver)
         turn.settle(turn.begin(record, lost, Deadline.after(TURN_S), again=True))
     for step in lost:
-        say("info", "placed again what a restarted OVS made anew", step=step.kind)
+        say("info", "placed again what a restarted OVS has recreated", step=step.kind)
     return bool(lost)
 
 

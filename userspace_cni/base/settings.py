@@ -186,7 +186,7 @@ class Settings:
     )
     ovn_recompute_s: float = _setting(
         0.0,
-        "seconds after which the agent has ovn-controller compute all its flows anew, again and again; 0 for never",
+        "seconds after which the agent has ovn-controller recompute all its flows, again and again; 0 for never",
         between(1, 86_400, none=True),
     )
     ovn_gateway_bridge: str = _setting(

@@ -63,7 +63,7 @@ def _judge_process(daemon: DaemonProcess) -> Iterator[Finding]:
         message = f"it was started {describe_age(daemon.age_s)} ago"
         yield Finding("vswitchd-young", "note", WHERE, message, f"if it was not meant, see {_LOG}", "start")
     if daemon.crashes:
-        message = f"its monitor has started it anew {daemon.crashes} times, because it crashed"
+        message = f"its monitor has restarted it {daemon.crashes} times, because it crashed"
         remedy = f"see {_LOG} and coredumpctl list; the count ends with the monitor, {_RESTART}"
         yield Finding(
             "vswitchd-crashed", "warning", WHERE, message, remedy, "monitor", "each crash stops all traffic for seconds"

@@ -48,7 +48,7 @@ def judge_versions(agent: str, command: str, others: Sequence[str]) -> Finding:
     if agent and command and agent != command:
         message = f"the agent that runs is {agent}, and this program is {command}"
         remedy = "restart the agent (the service or DaemonSet that runs it)"
-        why = "an upgrade takes effect when the agent is started anew"
+        why = "an upgrade takes effect when the agent is restarted"
         return Finding("agent-version", "warning", VERSIONS, message, remedy, "agent", why)
     return Finding("versions", "good", VERSIONS, told + (f", agent {agent}" if agent else ""))
 

@@ -53,7 +53,7 @@ def read_addresses(pod: Pod, interface: PodInterface, kind: PortKind) -> NotedAd
         name, value = interface.kubeovn(pod.annotations, "pod_nic_type")
         why = "as its network says"
         if value == "internal-port" and kind != "vhostuser":
-            why = "since ovs-vswitchd would make an internal port anew when it restarts, and the pod would keep a dead one"
+            why = "since ovs-vswitchd would recreate an internal port when it restarts, and the pod would keep a dead one"
         give(ANNOTATION_IGNORED, f"annotation '{name}' is {value!r}: {interface.ifname} is {made}, {why}")
     return noted
 

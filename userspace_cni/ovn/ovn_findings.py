@@ -119,7 +119,7 @@ def _chassis(facts: NorthFacts, chassis: Sequence[ChassisFact]) -> Iterator[Find
         for value, names in groups.items():
             if value and len(set(names)) > 1:
                 message = f"chassis {' and '.join(sorted(set(names)))} have the {what} {value}"
-                remedy = "ovn-sbctl chassis-del the one whose machine was set up anew"
+                remedy = "ovn-sbctl chassis-del the one whose machine was set up again"
                 yield Finding(
                     "ovn-chassis-twice", "warning", value, message, remedy, why="tunnels lead to a chassis that is gone"
                 )

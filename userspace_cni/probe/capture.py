@@ -151,7 +151,7 @@ class MirroredPort:
             return f"the mirror cannot be looked at: {error}"
         if whole:
             return ""
-        return f"the mirror is gone: port {self.source.port} was removed or made anew, or another program removed the mirror"
+        return f"the mirror is gone: port {self.source.port} was removed or recreated, or another program removed the mirror"
 
     def dropped(self) -> int:
         """Frames that the switch could not give us since we attached, and those that were too long for us."""

@@ -128,7 +128,7 @@ class PortDriver(SwitchView, Driver[OvsPort]):
         needs, what = _rows_of(step), f"port {step.name}: adding it to bridge {step.bridge}"
         held = LinkNames(self._links, self._read_back)
         why = "DPDK does not connect to its application any more" if step.server_path else "its link was"
-        anew_because = f"port {step.name} is made anew, because {why}"
+        anew_because = f"port {step.name} is recreated, because {why}"
         writer = RowWriter(desired_port(step, marks, anew=anew), held, self._afxdp_max, anew_because)
 
         add = partial(writer.write, deadline=deadline)

@@ -70,7 +70,7 @@ class UplinkDriver(Driver[UplinkPort]):
         nics, marks = self._links(step.switch_netns), marks_of(step, self._store())
         rows = desired_uplink(step, marks, self._indexes(step, nics))
         held = LinkNames(NoLinks(), self._read_back)
-        writer = RowWriter(rows, held, self._afxdp_max, f"uplink {step.name}: what ovs-vswitchd has open is made anew")
+        writer = RowWriter(rows, held, self._afxdp_max, f"uplink {step.name}: what ovs-vswitchd has open is recreated")
         for each in step.present:
             if each.type == SYSTEM:
                 nics.set_offloads(each.name, _MERGING, on=False)

@@ -142,7 +142,7 @@ def break_file_in_place_of_the_socket(node: BreakableNode, pod: RunningPod) -> N
     occupied.socket.write_text("not a socket")
 
 
-@breaks("app", "directory-missing", "directory for its socket is gone", "make the pod anew")
+@breaks("app", "directory-missing", "directory for its socket is gone", "recreate the pod")
 def break_volume_removed(node: BreakableNode, pod: RunningPod) -> None:
     """A cleanup has removed the pod's emptyDir from the node."""
     assert pod.application

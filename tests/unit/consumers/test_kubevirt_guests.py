@@ -210,7 +210,7 @@ def test_remedies_of_a_mount() -> None:
         return judge_guest(drifted("pod-mount", replace(MOUNT, found=found)))[0].remedy
 
     assert remedy(Absent("no mount")) == "run userspace-cni gc, which mounts it again"
-    off = "umount -l /short/0123456789abcdef, and run userspace-cni gc, which mounts it anew"
+    off = "umount -l /short/0123456789abcdef, and run userspace-cni gc, which mounts it again"
     assert remedy("a mount without it") == off
     assert remedy(Other("another directory")) == f"{off}; then restart or migrate the VM if QEMU's socket is not in the directory"
 

@@ -177,7 +177,7 @@ def test_drops_by_a_limit() -> None:
     noted = replace(limited, terms=PortTerms(noted=Limits(RATE)))
     assert "a running agent applies it at once" in found(seen(step=noted, statistics=many))[0].remedy
     asked = replace(limited, terms=PortTerms(runtime=Limits(RATE)))
-    assert "make the pod anew" in found(seen(step=asked, statistics=many))[0].remedy
+    assert "recreate the pod" in found(seen(step=asked, statistics=many))[0].remedy
     by_hand = replace(Connected(), now=PortNow(limits=Limits(RATE)))
     assert "`ovs-vsctl clear Port mine qos`" in found(seen(statistics=many, port=by_hand))[0].remedy
     assert names(seen(step=limited, limit_drops={"to_pod": 50})) == [("limit-drops", "warning")]

@@ -173,7 +173,7 @@ def judge(site: Site, key: str, change: FileChange) -> FileChange:
         kept = [each.ifname for each in records if each.network == SETTINGS and each.ifname not in known]
         if kept:
             raise CommandRefused(
-                f"the node has {view.join(sorted(kept))} of settings that are away, and {path}, made anew without them, would "
+                f"the node has {view.join(sorted(kept))} of settings that are away, and {path}, recreated without them, would "
                 "undo them: put the settings back first",
                 FOUND,
             )

@@ -20,7 +20,7 @@ from userspace_cni.pod import launcher
 
 Drifts = Mapping[str, Sequence[Drift]]
 """As `check` gives them: by kind of step, "" for the record."""
-ANEW: Final = "restart or migrate the VM: its next pod has its own"
+NEXT_POD: Final = "restart or migrate the VM: its next pod has its own"
 _DISCONNECTING: Final = ("", "state", "bridge", "Interface.type", "options:vhost-server-path")
 """Fields of a port on which the switch's connection to QEMU's socket depends; "" is the port itself."""
 _INSTALLED: Final = "external_ids:ovn-installed"
@@ -122,7 +122,7 @@ def _of_port(parts: Steps, drifts: Sequence[Drift], _: DirectoryAccess | None) -
 
 def _of_directory(parts: Steps, drifts: Sequence[Drift], access: DirectoryAccess | None) -> Iterator[Finding]:
     if any(map(_is_absent, drifts)):
-        yield Finding("no-vhost-directory", "error", "", sentence(drifts[0]), ANEW)
+        yield Finding("no-vhost-directory", "error", "", sentence(drifts[0]), NEXT_POD)
         return
     step = parts.directory
     assert step  # noqa: S101 - for the type checker: it has drifts
@@ -136,7 +136,7 @@ def _of_directory(parts: Steps, drifts: Sequence[Drift], access: DirectoryAccess
     if "SELinux label" in what:
         commands.append(f"chcon {shlex.quote(step.selinux_label)} {place}")
     facts = ", ".join(sentence(each, each.field) for each in drifts)
-    message, remedy = f"directory {step.path}: {facts}", " && ".join(commands) or ANEW
+    message, remedy = f"directory {step.path}: {facts}", " && ".join(commands) or NEXT_POD
     if access is None or access.qemu_can_write:
         yield Finding("directory-changed", "warning", "", message, remedy)
     else:
@@ -148,7 +148,7 @@ def _of_directory(parts: Steps, drifts: Sequence[Drift], access: DirectoryAccess
 def _of_mount(parts: Steps, drifts: Sequence[Drift], _: DirectoryAccess | None) -> Iterator[Finding]:
     step = parts.mount
     assert step  # noqa: S101 - for the type checker: it has drifts
-    remedy = f"umount -l {shlex.quote(step.target)}, and run userspace-cni gc, which mounts it anew"
+    remedy = f"umount -l {shlex.quote(step.target)}, and run userspace-cni gc, which mounts it again"
     if any(isinstance(each.found, Other) for each in drifts):
         remedy += "; then restart or migrate the VM if QEMU's socket is not in the directory"
     elif any(isinstance(each.found, Absent) for each in drifts):
@@ -158,18 +158,18 @@ def _of_mount(parts: Steps, drifts: Sequence[Drift], _: DirectoryAccess | None) 
 
 def _of_socket_file(parts: Steps, drifts: Sequence[Drift], _: DirectoryAccess | None) -> Iterator[Finding]:
     step = parts.socket
-    remedy = f"find out what made it, remove {shlex.quote(step.path)}, and restart the VM" if step else ANEW
+    remedy = f"find out what made it, remove {shlex.quote(step.path)}, and restart the VM" if step else NEXT_POD
     for each in _in_place(drifts)[:1]:
         yield Finding("no-listener", "error", "", sentence(each), remedy)
 
 
 def _of_device_info(_: Steps, drifts: Sequence[Drift], __: DirectoryAccess | None) -> Iterator[Finding]:
-    yield Finding("no-device-info", "warning", "", "; ".join(map(sentence, drifts)), ANEW)
+    yield Finding("no-device-info", "warning", "", "; ".join(map(sentence, drifts)), NEXT_POD)
 
 
 def _of_rest(_: Steps, drifts: Sequence[Drift], __: DirectoryAccess | None) -> Iterator[Finding]:
     """Findings about files and annotations, which are read only when a pod starts."""
-    yield Finding("bad-input", "warning", "", "; ".join(map(sentence, drifts)), ANEW)
+    yield Finding("bad-input", "warning", "", "; ".join(map(sentence, drifts)), NEXT_POD)
 
 
 def _of_placed(_: Steps, drifts: Sequence[Drift], __: DirectoryAccess | None) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from userspace_cni.attachment.steps import OvsPort, Step, Steps
 from userspace_cni.base.findings import SEVERITIES, Finding
-from userspace_cni.consumers.kubevirt.drifts import ANEW, DirectoryAccess, Drifts, cuts_off, judge_drifts
+from userspace_cni.consumers.kubevirt.drifts import NEXT_POD, DirectoryAccess, Drifts, cuts_off, judge_drifts
 from userspace_cni.pod import launcher
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
@@ -195,7 +195,7 @@ def _of_lost_name(guest: Guest) -> Iterator[Finding]:
     if socket.kind == "" or (socket.kind == "socket" and socket.party == "none"):
         gone = "its socket's name is gone" if socket.kind == "" else "another socket has its name, at which no process listens"
         message = f"connected, and {gone}: after the next restart of Open vSwitch it has no network"
-        yield Finding("no-listener", "warning", guest.where, message, ANEW)
+        yield Finding("no-listener", "warning", guest.where, message, NEXT_POD)
 
 
 def _of_parties(guest: Guest) -> Iterator[Finding]:
@@ -213,7 +213,7 @@ def _of_parties(guest: Guest) -> Iterator[Finding]:
             "warning",
             guest.where,
             message,
-            "see the log of ovs-vswitchd: it tries once a second, and where it gives up, a running agent makes the port anew",
+            "see the log of ovs-vswitchd: it tries once a second, and where it gives up, a running agent recreates the port",
         )
     elif party == "none":
         message = "there is a socket, and no process listens there: QEMU has ended and left it"

@@ -30,7 +30,7 @@ def judge_whereabouts(sight: AbsentSight) -> Findings:
     if store and store.quarantined:
         message = "a record that mentions it could not be read and was put aside"
         shows = " and ".join(f"`cat {shlex.quote(each)}`" for each in store.quarantined[:_SHOWN]) + " shows it"
-        remedy = f"{shows}; delete the pod, so that its owner makes it anew, then remove the file"
+        remedy = f"{shows}; delete the pod, so that its owner recreates it, then remove the file"
         yield sight.found("record-quarantined", message, remedy, why="nothing else tells what the attachment has on this node")
     elif pod:
         yield from _of_pod(sight, pod)
@@ -90,7 +90,7 @@ def _of_networks(sight: AbsentSight, describe: str) -> tuple[str, str]:
             else f"network definitions do not exist: {named}"
         )
         there = "`kubectl get network-attachment-definitions --all-namespaces` shows those that do"
-        return f"create what is missing, or correct the pod's annotation {NETWORKS} and make the pod anew: {there}", why
+        return f"create what is missing, or correct the pod's annotation {NETWORKS} and recreate the pod: {there}", why
     events = f"{describe}: its events say what Multus answered"
     if missing is not None:
         return events, "its networks exist, so that they are of another plugin, or Multus does not run here"
@@ -99,7 +99,7 @@ def _of_networks(sight: AbsentSight, describe: str) -> tuple[str, str]:
 
 
 def _no_network(pod: str) -> str:
-    return f"if {pod} is to have an interface, name its network in the annotation {NETWORKS}, and make the pod anew"
+    return f"if {pod} is to have an interface, name its network in the annotation {NETWORKS}, and recreate the pod"
 
 
 def _ago(refusal: RefusalSight) -> str:

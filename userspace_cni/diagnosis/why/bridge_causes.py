@@ -19,7 +19,7 @@ _EVERY: Final = frozenset(range(VLAN_MAX + 1))
 _UNTAGGED: Final = frozenset({0})
 _LISTENING: Final = ("ptcp:", "pssl:", "punix:")
 """How the target begins of a controller for which the switch waits, as a place for ovs-ofctl: none has to be there."""
-_ANEW: Final = "and make the pod anew"
+_RECREATE: Final = "and recreate the pod"
 
 
 def judge_vlan_peers(sight: AttachmentSight) -> Findings:
@@ -37,8 +37,8 @@ def judge_vlan_peers(sight: AttachmentSight) -> Findings:
     message = f"no other port of bridge {bridge} has VLAN {_list(map(str, sorted(mine)))}: {others}"
     key = "vlanId" if vlan.tag is not None else "trunks"
     remedy = (
-        f"give network {sight.record.network} the VLAN of its peers (host.bridge.{key}), {_ANEW}; or, if its peers are on other "
-        f"nodes, have the bridge's uplink carry VLAN {min(mine)}; all is well if the node itself is the peer, by a link "
+        f"give network {sight.record.network} the VLAN of its peers (host.bridge.{key}), {_RECREATE}; or, if its peers are on "
+        f"other nodes, have the bridge's uplink carry VLAN {min(mine)}; all is well if the node itself is the peer, by a link "
         f"{bridge}.{min(mine)}"
     )
     yield sight.found("vlan-alone", message, remedy, why="its frames reach no other port", severity="warning")
@@ -57,7 +57,7 @@ def judge_mtu_peers(sight: AttachmentSight) -> Findings:
     told = _list(f"{_called(each)} {each.mtu}" for each in ordered)
     least = min(mine, *(each.mtu for each in unlike))
     message = f"the pod's MTU is {mine}, and others in its VLAN have another: {told}"
-    remedy = f"give all of them one MTU: host.mtu of network {sight.record.network}, {_ANEW}, or that of the others"
+    remedy = f"give all of them one MTU: host.mtu of network {sight.record.network}, {_RECREATE}, or that of the others"
     why = f"frames longer than {least} are dropped without a word, while small ones (ping) arrive"
     yield sight.found("mtu-unlike", message, remedy, why=why, severity="warning")
 
@@ -72,7 +72,7 @@ def judge_duplicates(sight: AttachmentSight) -> Findings:
     same = [each for each in traffic.peers if mac and each.mac == mac and share_one(traffic.port.vlan, each.vlan)]
     if same:
         message = f"MAC {mac} is also that of {_list(map(_called, same))}"
-        remedy = "give one of the pods another MAC (leave it out of its annotations, and it gets its own), and make it anew"
+        remedy = "give one of the pods another MAC (leave it out of its annotations, and it gets its own), and recreate that pod"
         yield sight.found("duplicate-mac", message, remedy, why="frames to it go to the one that has sent last")
     mine = _ips(record)
     for other in _sharing(record, traffic.others):
@@ -84,7 +84,7 @@ def judge_duplicates(sight: AttachmentSight) -> Findings:
             yield sight.found("duplicate-address", message, remedy, why, "note" if former and record.pod_name else "error")
     if taken := mine & (traffic.own_addresses or frozenset()):
         message = f"address {_list(sorted(taken))} is also that of the node's own link on bridge {traffic.bridge.name}"
-        remedy = f"leave it out in the ipam of network {record.network} ('exclude'), {_ANEW}"
+        remedy = f"leave it out in the ipam of network {record.network} ('exclude'), {_RECREATE}"
         yield sight.found("duplicate-address", message, remedy, why="neighbours find now the one, now the other")
 
 
@@ -184,9 +184,9 @@ def _separate(record: Record, other: Record, taken: frozenset[str]) -> str:
     networks = {str(each.network) for each in map(ip_interface, addresses(record)) if str(each.ip) in taken}
     ranges = _list(sorted(networks))
     if record.network == other.network:
-        return f"see why ipam of network {record.network} gave it twice (did a pod ask for it?), then make one of the pods anew"
+        return f"see why ipam of network {record.network} gave it twice (did a pod ask for it?), then recreate one of the pods"
     both = f"networks {record.network} and {other.network} both give out {ranges}"
-    return f"{both}: give them separate ranges (ipam), then make one of the pods anew"
+    return f"{both}: give them separate ranges (ipam), then recreate one of the pods"
 
 
 def _called(port: SeenPort) -> str:

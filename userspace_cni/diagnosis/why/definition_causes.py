@@ -8,7 +8,7 @@ from typing import Final
 from userspace_cni.base.errors import quote
 from userspace_cni.diagnosis.why.attachment_sight import AttachmentSight, Findings, known
 
-_ANEW: Final = "the pod has what it said at its ADD; make the pod anew to have what it says now, or change the definition back"
+_RECREATE: Final = "the pod has what it said at its ADD; recreate the pod to have what it says now, or change the definition back"
 
 
 def judge_definition(sight: AttachmentSight) -> Findings:
@@ -19,13 +19,13 @@ def judge_definition(sight: AttachmentSight) -> Findings:
     show = f"`kubectl get network-attachment-definitions -n {shlex.join(seen.name.partition('/')[::2])} -o yaml`"
     if not seen.is_there:
         message = f"the network definition {seen.name}, by which the pod asked for this interface, was deleted"
-        remedy = f"create it again before the pod is made anew: until then no new pod gets {sight.record.network}"
+        remedy = f"create it again before the pod is recreated: until then no new pod gets {sight.record.network}"
         yield sight.found(
             "definition-deleted", message, remedy, "this attachment goes on; a new sandbox of the pod fails", "warning"
         )
     elif not seen.is_ours:
         message = f"the network definition {seen.name} is no longer one of network {sight.record.network} of this plugin"
-        yield sight.found("definition-replaced", message, f"{_ANEW}: {show}", severity="warning")
+        yield sight.found("definition-replaced", message, f"{_RECREATE}: {show}", severity="warning")
     elif seen.refused:
         message = f"the network definition {seen.name} has changed since the pod's ADD, and is refused now: {seen.refused}"
         remedy = f"correct it ({show}); `userspace-cni lint` checks files"
@@ -34,7 +34,7 @@ def judge_definition(sight: AttachmentSight) -> Findings:
         said = "; ".join(f"{key} is {now} there, and {then} at the port" for key, (now, then) in seen.changed.items())
         message = f"the network definition {seen.name} has changed since the pod's ADD: {said}"
         yield sight.found(
-            "definition-changed", message, f"{_ANEW}: {show}", "pods made since then may be in another network", "warning"
+            "definition-changed", message, f"{_RECREATE}: {show}", "pods made since then may be in another network", "warning"
         )
     else:
         yield sight.well("definition", f"network definition {seen.name}")
@@ -51,7 +51,7 @@ def judge_annotations(sight: AttachmentSight) -> Findings:
         if seen.annotation:
             message += f" (annotation {seen.annotation} is {quote(seen.value)})"
         assigned = f"{shlex.quote(seen.annotation)}=VALUE" if seen.annotation else "KEY=VALUE"
-        correct = f"write the annotation anew, with a value of yours: `kubectl annotate --overwrite {pod} {assigned}`"
+        correct = f"write the annotation again, with a value of yours: `kubectl annotate --overwrite {pod} {assigned}`"
         remedy = f"{correct}; `kubectl describe {pod}` has the events"
         yield sight.found("annotation-refused", message, remedy, "the limit or the mirror that was asked for is not in force")
     elif seen.pending:

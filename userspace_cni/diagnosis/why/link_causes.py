@@ -280,9 +280,9 @@ def _anew(sight: AttachmentSight) -> str:
     """How the pod gets a new link with all that ADD gives it."""
     record = sight.record
     if not record.pod_name:
-        return "detach the container and attach it anew"
+        return "detach the container and attach it again"
     pod = shlex.join(["-n", record.pod_namespace or "default", "delete", "pod", record.pod_name])
-    return f"delete the pod (`kubectl {pod}`): its owner makes it anew, with a new link, its addresses and its routes"
+    return f"delete the pod (`kubectl {pod}`): its owner recreates it, with a new link, its addresses and its routes"
 
 
 def _inside(step: Link) -> str:

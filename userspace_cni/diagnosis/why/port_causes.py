@@ -45,8 +45,8 @@ def judge_port(sight: AttachmentSight) -> Findings:
     elif bridge != step.datapath:
         message = f"bridge {step.bridge} has the datapath {bridge}, and the port needs {step.datapath}"
         remedy = (
-            f"set it back, which makes its ports anew: `ovs-vsctl set Bridge {step.bridge} datapath_type={step.datapath}`; "
-            f"or name another bridge in network {sight.record.network}, and make the pod anew"
+            f"set it back, which recreates its ports: `ovs-vsctl set Bridge {step.bridge} datapath_type={step.datapath}`; "
+            f"or name another bridge in network {sight.record.network}, and recreate the pod"
         )
         why = f"a port of type {step.interface.opened_as} cannot be opened there"
         yield sight.found("bridge-datapath", message, remedy, why)

@@ -20,7 +20,7 @@ def judge_routes(sight: AttachmentSight) -> Findings:
     if routes.off:
         named = ", ".join(routes.off[:_SHOWN])
         message = f"Route {named} asks for routes in this pod, and routes in pods are off on this node"
-        remedy = "set routes = true in the node's settings, and start the agent anew (docs/routes.md)"
+        remedy = "set routes = true in the node's settings, and restart the agent (docs/routes.md)"
         yield sight.found("routes-off", message, remedy, "the pod has none of these routes")
     agent = known(sight.agent)
     now = f"`kill -HUP {agent.pid}` has the agent make it again at once; else " if agent and agent.pid else ""

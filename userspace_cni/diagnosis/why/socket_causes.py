@@ -15,8 +15,8 @@ from userspace_cni.node.pod_processes import VhostArgument
 from userspace_cni.node.seen_pod import SeenContainer
 
 _UNDER_MOUNT: Final = "a regular file in its place"
-_PROPAGATION: Final = "give the container's volumeMount 'mountPropagation: HostToContainer', and make the pod anew"
-_ANEW: Final = "make the pod anew"
+_PROPAGATION: Final = "give the container's volumeMount 'mountPropagation: HostToContainer', and recreate the pod"
+_RECREATE: Final = "recreate the pod"
 _SHOWN: Final = 3
 _BY_SIGNAL: Final = 128
 """Exit codes above it are of a process that a signal has ended."""
@@ -32,7 +32,7 @@ def judge_directory(sight: AttachmentSight) -> Findings:
     changed = [each for each in sight.drifts.get(step.kind, ()) if each.field]
     if gone:
         message = f"the pod's directory for its socket is gone: {step.path}"
-        yield sight.found("directory-missing", message, _ANEW, why="no socket can be in it")
+        yield sight.found("directory-missing", message, _RECREATE, why="no socket can be in it")
     elif changed:
         message = "; ".join(map(sentence, changed))
         remedy = "a running agent puts it back; else `userspace-cni gc`"
@@ -42,9 +42,9 @@ def judge_directory(sight: AttachmentSight) -> Findings:
     drifts = sight.drifts.get(mount.kind, ()) if mount else ()
     for each in drifts:
         target = shlex.quote(mount.target) if mount else ""
-        anew = f"`umount -l {target}`; then `userspace-cni gc` mounts it anew"
+        remount = f"`umount -l {target}`; then `userspace-cni gc` mounts it again"
         absent = isinstance(each.found, Absent)
-        remedy = "`userspace-cni gc` mounts it again" if absent else anew
+        remedy = "`userspace-cni gc` mounts it again" if absent else remount
         said = f"{mount.target if mount else ''}, through which the switch sees the pod's directory"
         message = f"the mount {said}, is gone" if absent else f"the mount {said}, is not what it was: {sentence(each)}"
         why = "the switch cannot connect to the application's socket"
@@ -91,7 +91,7 @@ def _unseen(sight: AttachmentSight, subject: str, found: Hidden) -> Finding:
     there = "the file on which it was mounted" if found.words == _UNDER_MOUNT else found.words
     message = f"{subject}, is not the one on which the switch listens: the container sees {there}"
     why = (
-        "ovs-vswitchd has made the socket anew since the container's start, and the container's mount does not follow the host's"
+        "ovs-vswitchd has recreated the socket since the container's start, and the container's mount does not follow the host's"
     )
     return sight.found("socket-unseen", message, _PROPAGATION, why=why)
 
@@ -110,7 +110,7 @@ def judge_application(sight: AttachmentSight) -> Findings:
     if processes and processes.see_directory is False and processes.count:
         place = record.directory.path if record.directory else ""
         message = f"no process of the pod sees the directory of its socket, {place}: no container mounts the volume"
-        remedy = f"mount the volume {_volume(record)} in the container, and make the pod anew"
+        remedy = f"mount the volume {_volume(record)} in the container, and recreate the pod"
         yield sight.found("directory-unseen", message, remedy, why="no application can reach its socket")
     yield from _by_arguments(sight, processes.arguments if processes else ())
     if socket and socket.others and not socket.party:
@@ -123,7 +123,7 @@ def judge_application(sight: AttachmentSight) -> Findings:
         yield sight.found("application-not-ready", message, remedy, why, severity="warning")
     elif socket and socket.party == "listening" and step.interface.role == "client":
         message = "an application listens at its socket, and the switch is not connected to it"
-        remedy = "the switch tries once a second, and a running agent makes a port anew that has given up; see ovs-vswitchd.log"
+        remedy = "the switch tries once a second, and a running agent recreates a port that has given up; see ovs-vswitchd.log"
         yield sight.found("switch-not-connected", message, remedy, why="no frame flows")
     else:
         yield _absent(sight)

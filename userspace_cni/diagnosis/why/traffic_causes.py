@@ -90,7 +90,7 @@ def judge_too_long(sight: AttachmentSight) -> Findings:
     traffic, port = known(sight.traffic), sight.port
     if traffic and port and (drops := traffic.causes.too_long):
         message = f"the switch has dropped {drops} frames to the pod that are longer than its port's MTU of {port.now.mtu}"
-        remedy = f"give network {sight.record.network} the MTU of its peers (host.mtu), and make the pod anew; or lower theirs"
+        remedy = f"give network {sight.record.network} the MTU of its peers (host.mtu), and recreate the pod; or lower theirs"
         yield sight.found("mtu-exceeded", message, remedy, why="who sends them is not told", severity="warning")
 
 
@@ -218,8 +218,8 @@ def _raise(step: OvsPort, limit: Rate | None, way: str, word: str, network: str)
             "applies it at once"
         )
     if _says(terms.runtime, way, limit):
-        return f"raise the pod's annotation kubernetes.io/{word}-bandwidth, which its runtime has handed over; make the pod anew"
-    return f"raise {word}Rate and {word}Burst of key bandwidth in network {network}, and make the pod anew"
+        return f"raise the pod's annotation kubernetes.io/{word}-bandwidth, which its runtime has handed over; recreate the pod"
+    return f"raise {word}Rate and {word}Burst of key bandwidth in network {network}, and recreate the pod"
 
 
 def _says(limits: Limits, way: str, limit: Rate) -> bool:

@@ -34,7 +34,7 @@ class DaemonProcess:
     """None is what cannot be seen. `files_max`, `locked_max`: RLIMIT_NOFILE and RLIMIT_MEMLOCK (bytes), -1 for no limit;
     `files_hard`: up to which the former can be raised by anyone.
 
-    `crashes`: how often its monitor has started it anew, None without a monitor. `replaced`: its program's file was replaced or
+    `crashes`: how often its monitor has restarted it, None without a monitor. `replaced`: its program's file was replaced or
     removed since its start. `swapped`: bytes of it. `label`: of SELinux or AppArmor. `polled`: processors of its polling threads.
 
     `sees`: whether it finds the same directory at the path that was asked about. `receives`: whether mounts that the host makes

@@ -163,7 +163,7 @@ def open_pod_netns(path: str, inode: int, root: HostRoot = HERE) -> Netns:
     if inode and os.fstat(found.fileno()).st_ino != inode:
         found.close()
         raise ContainerGone(
-            f"CNI_NETNS {path!r}: it is another namespace by now", "the sandbox was removed, and its path used anew"
+            f"CNI_NETNS {path!r}: it is another namespace by now", "the sandbox was removed, and its path used again"
         )
     return found
 

@@ -89,7 +89,7 @@ class AddressMoveDriver(Driver[AddressMove]):
         """
         deadline.require(_what(step))
         if step.boot_id != self._boot_id():
-            raise StepFailed(f"{_what(step)}: it was planned in another boot", "the NIC's addresses have to be looked at anew")
+            raise StepFailed(f"{_what(step)}: it was planned in another boot", "the NIC's addresses have to be looked at again")
         _, bridge = self._both(step)
         self._require_chains(step)
         with self._opened(step) as (netns, kernel):
@@ -191,7 +191,7 @@ class AddressMoveDriver(Driver[AddressMove]):
         """Reads both links anew; they must be those of the plan."""
         nic, bridge = self._look(step)()
         if nic is None or nic.index != step.ifindex:
-            raise StepFailed(f"{_what(step)}: link {step.nic} is gone, or was made anew", "ip link; it is looked at again")
+            raise StepFailed(f"{_what(step)}: link {step.nic} is gone, or was recreated", "ip link; it is looked at again")
         if bridge is None:
             raise Unavailable(
                 f"{_what(step)}: there is no link {step.bridge}", "ovs-vswitchd has not made it yet: is it running?"

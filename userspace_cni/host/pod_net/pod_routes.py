@@ -87,7 +87,7 @@ class Claims:
             had = self._cookies.setdefault(place.sandbox, cookie)
             if had != cookie:
                 raise ContainerGone(
-                    f"{place.path} is another namespace by now than that of sandbox {place.sandbox}", "its path was used anew"
+                    f"{place.path} is another namespace by now than that of sandbox {place.sandbox}", "its path was used again"
                 )
             other = self._sandboxes.setdefault(cookie, place.sandbox)
             if other != place.sandbox:

@@ -154,7 +154,7 @@ class Put(Command[SwitchSession]):
         if port is None and is_nodes(marks) and not (desired.missing or is_nodes(rows.marks)):
             raise Unavailable(
                 f"bridge {name} belongs to {describe_owner(marks)} by now, and did not when the port was planned",
-                "a setting [[rule]] has to allow its use; the next ADD asks the rules anew",
+                "a setting [[rule]] has to allow its use; the next ADD asks the rules again",
             )
         if rows.output and (port is None or not refers(bridge, "ports", port.uuid)):
             raise Unavailable(*desired.missing or ())

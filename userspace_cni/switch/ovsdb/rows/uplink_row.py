@@ -168,7 +168,7 @@ def find_uplink_differences(step: UplinkPort, row: UplinkRow | None, indexes: Ma
         if index is not None and found["external_ids"].get(IFINDEX) != str(index):
             opened = f"the NIC with ifindex {found['external_ids'].get(IFINDEX, '(unknown)')}, which ovs-vswitchd opened"
             now = f"one that was made since, with ifindex {index}" if index else Absent("no NIC of that name")
-            drifts.append(Drift(subject, name, opened, now, "it carries nothing until it is added anew, which the agent does"))
+            drifts.append(Drift(subject, name, opened, now, "it carries nothing until it is added again, which the agent does"))
         if why := why_closed(found):
             drifts.append(Drift(subject, name, "an open interface", why, look))
         elif why_other_mtu(step, name, found):
