@@ -23,9 +23,8 @@ from kubevirt.placing import SidecarSocket, socket_file
 from kubevirt.sidecar_errors import DefinitionRefused, KubevirtError
 from kubevirt.sidecar_log import say
 from kubevirt.socket_search import SidecarPlaces
+from userspace_cni.pod.program_build import recorded_build
 
-VERSION: Final = "0.1.0"
-"""The project's; the image has no package data to read it from."""
 PREFIX: Final = "USERSPACE_CNI_KUBEVIRT_"
 HOOKS: Final = "/var/run/kubevirt-hooks"
 BINDING: Final = "vhostuser"
@@ -74,7 +73,7 @@ def _serve(definer: Definer, sockets: Sequence[SidecarSocket]) -> None:
         gc.freeze()  # what stays to the end need not be looked through after each definition
         for socket in sockets:
             socket.publish()
-        facts = {"binding": definer.binding, "mtu": definer.policy.mtu, "version": VERSION, "pid": os.getpid()}
+        facts = {"binding": definer.binding, "mtu": definer.policy.mtu, "build": recorded_build().summary, "pid": os.getpid()}
         say("info", "serving", sockets=",".join(str(socket.path) for socket in sockets), **facts)
         number = signal.sigwait(STOPPING)
         say("info", "ending", signal=signal.Signals(number).name)
@@ -140,7 +139,7 @@ def _arguments(argv: Sequence[str], environment: Mapping[str, str]) -> argparse.
     option("--libvirt", "", "X.Y.Z", "version of libvirt in virt-launcher", _version)
     option("--podinfo", str(places.podinfo), "FILE", "the downward API's network-info")
     option("--claims", str(places.claims), "DIR", "where the kubelet puts the metadata of resource claims")
-    parser.add_argument("--version", action="version", version=VERSION)
+    parser.add_argument("--version", action="version", version=recorded_build().summary)
     arguments = parser.parse_args(argv)
     arguments.told = environment.get("NETWORK_BINDING_PLUGIN_NAME", "")
     arguments.binding = arguments.told or arguments.binding

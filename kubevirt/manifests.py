@@ -17,11 +17,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kubevirt.annotation import ANNOTATION
 from kubevirt.plugin_schema import FIRST, Version
+from userspace_cni.pod.program_build import recorded_build
 
 LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 """RFC 1123 label: names of networks, VMs, namespaces and bindings."""
@@ -31,7 +32,8 @@ PAGES: Final[Mapping[str, int]] = {"2Mi": 2 << 20, "1Gi": 1 << 30}
 CNI_VERSIONS: Final = ("0.4.0", "1.0.0", "1.1.0")
 
 BINDING: Final = "vhostuser"
-IMAGE_DEFAULT: Final = "userspace-cni-kubevirt-sidecar:0.1.0"
+IMAGE_NAME: Final = "userspace-cni-kubevirt-sidecar"
+"""Of the sidecar; by default the tag is the version of this program."""
 DISK_DEFAULT: Final = "quay.io/containerdisks/fedora:latest"
 POD_LABEL: Final = "userspace-cni/binding"
 """Label of a VM's template, and so of its launcher pod, that has the plugin's sidecar injected; its value is the binding."""
@@ -55,7 +57,7 @@ class ManifestOptions:
     namespace: str = "default"
     network: str = "dpdk"
     binding: str = BINDING
-    image: str = IMAGE_DEFAULT
+    image: str = field(default_factory=lambda: f"{IMAGE_NAME}:{recorded_build().version}")
     bridge: str = "br0"
     vlan: int | None = None
     mtu: int | None = None

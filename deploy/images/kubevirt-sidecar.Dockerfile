@@ -17,13 +17,17 @@ RUN apt-get update \
     && for deb in *.deb; do dpkg -x "$deb" /image; done \
     && ln -s python3.11 /image/usr/bin/python3 \
     && rm -rf /image/usr/share /var/lib/apt/lists/*
-COPY constraints.txt /src/
+COPY pyproject.toml constraints.txt /src/
 RUN python3 -m venv /src/venv \
     && /src/venv/bin/pip install --no-cache-dir --only-binary :all: -c /src/constraints.txt -t /image/opt/sidecar grpcio protobuf
 COPY LICENSE /image/opt/sidecar/
 COPY kubevirt /image/opt/sidecar/kubevirt
 COPY userspace_cni/__init__.py /image/opt/sidecar/userspace_cni/
 COPY userspace_cni/pod /image/opt/sidecar/userspace_cni/pod
+ARG BUILD_COMMIT=
+ARG BUILD_DATE=
+RUN cd /src && python3 -I /image/opt/sidecar/userspace_cni/pod/program_build.py >build.json \
+    && mv build.json /image/opt/sidecar/userspace_cni/pod/
 # Compiling modules at each start would take seconds, as the sidecar has a fifth of a CPU
 RUN python3 -m compileall -q -s /image --invalidation-mode unchecked-hash /image/usr/lib/python3.11 /image/opt/sidecar
 

@@ -151,7 +151,7 @@ def test_the_manifest_is_enough(pod: Pod) -> None:
     assert pod.probe("readinessProbe") == (200, [])
     assert [line for line in pod.log.splitlines() if "lacks" in line and not _hidden(line)] == []
     assert (pod.node.tree / "opt/cni/bin/userspace").read_bytes().startswith(b"\x7fELF")
-    assert pod.run("userspace-cni", "--version").startswith("userspace-cni, version ")
+    assert pod.run("userspace-cni", "--version").startswith("userspace-cni ")
     assert json.loads(pod.run("userspace-cni", "list", "--json")) == []
     assert "doctor" in pod.run("userspace-cni", "kubevirt", "--help")
     assert "--expect" in pod.run("/opt/userspace-cni/bin/python", "-m", "userspace_cni.pod", "--help")

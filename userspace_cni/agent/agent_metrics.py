@@ -7,10 +7,8 @@ its own metrics and never fails the scrape; a metric without data is present wit
 
 from __future__ import annotations
 
-import platform
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final, Protocol
 
 from userspace_cni.attachment.listing import CountedPort, SwitchPort
@@ -20,6 +18,7 @@ from userspace_cni.base.exposition import family, labels
 from userspace_cni.base.metrics import Registry
 from userspace_cni.base.stages import STAGES, Stage
 from userspace_cni.cni.request import VERBS
+from userspace_cni.pod.program_build import UNKNOWN, describe_interpreter, recorded_build
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.listing import LimitedDirection
@@ -89,7 +88,14 @@ class AgentMetrics:
         self._events = registry.counter("events_dropped", "Notices for which no Event on the pod could be made")
         self._reconnects = registry.counter("ovsdb_reconnects", "Connections to OVSDB after the first")
         self._spec_failures = registry.counter("spec_failures", "New problems of the node's specs, by kind", "kind")
-        registry.constant("build_info", "Always 1", version=_version(), python=platform.python_version())
+        build = recorded_build()
+        registry.constant(
+            "build_info",
+            "Always 1; its labels say which build the agent is",
+            version=build.version or UNKNOWN,
+            commit=build.commit or UNKNOWN,
+            **describe_interpreter(),
+        )
         for name, look in gauges.items():
             self.add_gauge(name, look)
         self._alive = gauges.get("vswitchd_alive", lambda: None)
@@ -306,10 +312,3 @@ def _owned(port: CountedPort | PortRef | OvsPort, bridge: str, **more: str) -> s
 
 def _state(port: SwitchPort) -> str:
     return "error" if port.error else port.link_state or "unknown"
-
-
-def _version() -> str:
-    try:
-        return version("userspace-cni")
-    except PackageNotFoundError:
-        return "unknown"

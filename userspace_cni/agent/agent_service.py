@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from importlib.metadata import version
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
@@ -55,12 +54,14 @@ from userspace_cni.network.network_service import NodeNetwork
 from userspace_cni.node.callbacks import Callbacks
 from userspace_cni.node.local_node import LocalNode
 from userspace_cni.node.surroundings import missing
+from userspace_cni.pod.program_build import recorded_build
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.listing import LimitedDirection
     from userspace_cni.deviceplugin.plugin import DevicePlugin
     from userspace_cni.routes.routes_service import NodeRoutes
 
+BUILD: Final = recorded_build()
 AGENT_S: Final = 40.0
 """A verb that runs longer than this is stuck: its drivers had 30 s (setting deadline_s), and its shim gives up after 45 s."""
 PASS_S: Final = 300.0
@@ -97,7 +98,7 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
     begin(settings.log_level, settings.log_format)
     see_host_at(settings.host_root)
     with bind(settings.log_level):
-        say("info", "the agent starts", state_dir=settings.state_dir, ovsdb=settings.ovsdb)
+        say("info", "the agent starts", build=BUILD.summary, state_dir=settings.state_dir, ovsdb=settings.ovsdb)
         agent = Agent(settings, environ)
         Signals(lambda _number, _frame: agent.ask(), (signal.SIGHUP,), ignored_too=True).hear()
         if not agent.claim(stopping):
@@ -408,7 +409,7 @@ class Agent:
 
 
 def _health(problems: list[str]) -> PageContent:
-    return PageContent(503 if problems else 200, _json({"version": version("userspace-cni"), "problems": problems}))
+    return PageContent(503 if problems else 200, _json({"version": BUILD.version, "commit": BUILD.commit, "problems": problems}))
 
 
 def _json(value: object) -> bytes:

@@ -85,11 +85,11 @@ class AgentClient:
         return _problems(self._ask("GET", f"/{probe}", LOOK_S))
 
     def about(self) -> dict[str, Any]:
-        """`version` of the agent, "" when its answer has none, and its `problems`."""
+        """`version` and `commit` of the agent, "" when its answer has none, and its `problems`."""
         reply = self._ask("GET", "/readyz", LOOK_S)
         answer = _decoded(reply.body)
-        version = answer.get("version", "") if isinstance(answer, dict) else ""
-        return {"version": str(version), "problems": _problems(reply)}
+        told = {key: str(answer.get(key, "")) if isinstance(answer, dict) else "" for key in ("version", "commit")}
+        return {**told, "problems": _problems(reply)}
 
     def network(self, *, reconcile: bool = False) -> dict[str, Any]:
         """The node's own network: `specs`, `concerns`, `passages`, `mirrors`, `objects`. `reconcile`: the agent reads and

@@ -29,10 +29,18 @@ _PURPOSES: Final = {
 
 
 @click.group(cls=ProgramGroup, purposes=_PURPOSES, invoke_without_command=True)
-@click.version_option(package_name="userspace-cni")
+@click.option("--version", "show_version", is_flag=True, help="Show which build this is, and exit.")
+@click.option("--json", "as_json", is_flag=True, help="With --version: as a JSON object.")
 @click.pass_context
-def userspace_cni(ctx: click.Context) -> None:
+def userspace_cni(ctx: click.Context, show_version: bool, as_json: bool) -> None:
     """CNI plugin of type 'userspace': vhost-user interfaces on OVS-DPDK."""
+    if show_version:
+        from userspace_cni.cli.shown_build import show_build
+
+        show_build(as_json=as_json)
+        ctx.exit()
+    if as_json:
+        raise click.UsageError("here --json belongs to --version; write it behind the command, as `userspace-cni list --json`")
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 

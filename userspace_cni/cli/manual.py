@@ -12,7 +12,6 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from userspace_cni.base.settings_schema import settings_schema
 from userspace_cni.base.whereabouts import CLUSTER_FILE, CONFIG_FILE, PREFIX
 from userspace_cni.cli.command_line import ProgramCommand, ProgramGroup, load_command
 from userspace_cni.cli.main import userspace_cni
+from userspace_cni.pod.program_build import recorded_build
 
 PROGRAM: Final = "userspace-cni"
 SETTINGS: Final = f"{PROGRAM}-settings"
@@ -112,7 +112,8 @@ def settings_page() -> str:
 
 def _head(name: str, section: str, kind: str, short: str) -> list[str]:
     moment = time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH") or time.time()))
-    title = f'.TH "{_text(name.upper())}" {section} {time.strftime("%Y-%m-%d", moment)} "{PROGRAM} {version(PROGRAM)}" "{kind}"'
+    day, program = time.strftime("%Y-%m-%d", moment), f"{PROGRAM} {recorded_build().version}"
+    title = f'.TH "{_text(name.upper())}" {section} {day} "{program}" "{kind}"'
     return [title, *_UNCUT, ".SH NAME", f"{_text(name)} \\- {_text(short[:1].lower() + short[1:].rstrip('.'))}"]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from userspace_cni.attachment.listing import NOT_SERVING
 from userspace_cni.base.findings import Finding, Severity
 from userspace_cni.fastpath.memory import hugepages
+from userspace_cni.pod.program_build import ProgramBuild, read_summary
 
 
 def findings_of(found: Mapping[str, Any], where: Sequence[str]) -> list[Finding]:
@@ -18,6 +19,7 @@ def findings_of(found: Mapping[str, Any], where: Sequence[str]) -> list[Finding]
     return [
         _agent(found),
         *_plugins(found["plugins"], where),
+        *_builds(found),
         *_switch(found["switch"]),
         *_applications(found["applications"], found["switch"]["vswitchd"]),
         *_guards(found["guards"]),
@@ -56,6 +58,7 @@ def _agent(found: Mapping[str, Any]) -> Finding:
             return _said("agent", None, f"{none}: only a plugin that runs as a process can attach pods")
         return _said("agent", False, problems)
     version = f" {agent['version']}" if agent["version"] else ""
+    version += f" (commit {agent['commit']})" if agent["commit"] else ""
     if not agent["ready"]:
         return _said("agent", False, f"{agent['socket']}{version}: not ready: {problems}")
     return _said("agent", True, f"{agent['socket']}{version}, ready")
@@ -78,6 +81,25 @@ def _plugin(plugin: Mapping[str, Any]) -> Finding:
         return _said("plugin", False, f"{path}: {problem}")
     calls = f"{path} hands calls to the agent at {plugin['socket']}"
     return _said("plugin", plugin["meant"], f"{calls}, {problem}" if problem else calls)
+
+
+def _builds(found: Mapping[str, Any]) -> list[Finding]:
+    """That the agent or an installed binary is of another build than this command, as for a while in an upgrade."""
+    own, agent = _build_of(found["program"]), _build_of(found["agent"])
+    lines = []
+    if own.differs(agent):
+        text = f"this command is {own.summary}, and the agent {agent.summary}"
+        lines.append(_said("builds", None, text, "restart the agent with this program, or use the agent's own"))
+    for plugin in found["plugins"]:
+        if own.differs(read_summary(plugin["build"])):
+            text = f"this command is {own.summary}, and {plugin['path']} {plugin['build']}"
+            remedy = f"`userspace-cni install --bin-dir {plugin['path'].rpartition('/')[0]}` puts this build there"
+            lines.append(_said("builds", None, text, remedy))
+    return lines
+
+
+def _build_of(told: Mapping[str, Any]) -> ProgramBuild:
+    return ProgramBuild(told["version"], told["commit"])
 
 
 def _switch(switch: Mapping[str, Any]) -> list[Finding]:

@@ -1,24 +1,48 @@
-"""Compiles our C: named by `[tool.setuptools.cmdclass]`, used at build time and never imported by the program.
+"""Builds the package: named by `[tool.setuptools.cmdclass]`, used at build time and never imported by the program.
 
-It builds two things. The extension: cffi writes its wrapper into the build directory (generated C is not checked in), and the
+Compiled are two things. The extension: cffi writes its wrapper into the build directory (generated C is not checked in), and the
 wrapper is linked with our own sources. The shim: a static executable that setuptools takes for another extension, so that wheels
 and editable installs contain it too. Our own C is compiled with every warning an error, the generated C is not.
+
+Wheels and archives of the sources get the record of which build they are (`pod/program_build`). A wheel made from such an archive
+has the archive's record.
 """
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from cffi import FFI
 from setuptools import Extension
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 from setuptools.errors import CompileError
 
 STRICT = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"]
 SHIM = "userspace_cni.shim.userspace"
 SHIM_FLAGS = [*STRICT, "-Os", "-static", "-s", "-fstack-protector-strong", "-ffunction-sections", "-Wl,--gc-sections"]
+RECORDER = Path("userspace_cni/pod/program_build.py")
+
+
+class BuildPython(build_py):
+    """Command build_py: writes the record of the build into what becomes a wheel. An editable install stays without one."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            _record(Path(self.build_lib))
+
+
+class BuildArchive(sdist):
+    """Command sdist: writes the record of the build into the archive, which has no clone's git."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        super().make_release_tree(base_dir, files)
+        _record(Path(base_dir))
 
 
 class BuildExtension(build_ext):
@@ -58,6 +82,16 @@ def emit(name: str, sources: list[Path], wrapper: Path) -> None:
         ffi.cdef(source.with_suffix(".cdef").read_text(encoding="utf-8"))
     ffi.set_source(name, "".join(f'#include "{source.with_suffix(".h").name}"\n' for source in declared))
     ffi.emit_c_code(str(wrapper))
+
+
+def _record(target: Path) -> None:
+    """Write the record below `target`, unless the sources have one already, which was copied there."""
+    record = RECORDER.with_name("build.json")
+    if not record.exists():
+        made = subprocess.run([sys.executable, "-I", RECORDER], check=True, stdout=subprocess.PIPE).stdout
+        place = target / record
+        place.unlink(missing_ok=True)  # it may be a link to a file of the sources
+        place.write_bytes(made)
 
 
 def _link_static(sources: list[Path], target: Path) -> None:

@@ -113,6 +113,7 @@
 #define SPOOL_PATH_MAX	(DIRECTORY_MAX + sizeof(SPOOL_NAME) - 1)
 #define AGENT_DIRS_MAX	(2 * DIRECTORY_MAX)		/* both directories that the agent must have */
 #define SOCKET_PATH_MAX	sizeof(((struct sockaddr_un *)0)->sun_path)
+#define SUMMARY_MAX	96				/* of a build, with the NUL */
 #define BOOT_ID_LEN	36
 #define COUNT(array)	(sizeof(array) / sizeof((array)[0]))
 #define CHUNK		4096	/* PIPE_BUF: what a pipe that is ready takes without blocking */
@@ -161,6 +162,15 @@ static const volatile struct {
 	"/run/userspace-cni",
 	"/var/lib/cni/userspace",
 	"1024",
+};
+
+/* The build of the program that this file is of, in one line, written by `userspace-cni install` as the settings are */
+static const volatile struct {
+	char magic[32];
+	char summary[SUMMARY_MAX];
+} built = {
+	"userspace-cni/shim/build/1",
+	"",
 };
 
 static const struct verb {
@@ -1681,17 +1691,38 @@ static int call(const struct settings *settings, const struct verb *verb)
 }
 
 /**
+ * describe_build() - Tell which build of the program this file is of
+ * @line:	Set to a line of text
+ *
+ * Return: the text of @line
+ */
+static const char *describe_build(struct note *line)
+{
+	char summary[SUMMARY_MAX];
+
+	copy_installed(summary, built.summary, sizeof(summary));
+	if (!*summary)
+		return note(line, "userspace-cni unknown: `userspace-cni install` writes the version into the file that it installs\n");
+
+	return note(line, "userspace-cni %s\n", summary);
+}
+
+/**
  * about() - Describe this program to a person who runs it by hand
+ * @argument:	The first argument, "" without one: `--version` asks for nothing but the build
  *
  * Return: exit code of this program
  */
-static int about(void)
+static int about(const char *argument)
 {
 	struct settings settings;
 	struct note what, why;
-	const char *text;
+	const char *text = describe_build(&why);
 
+	if (!strcmp(argument, "--version"))
+		return write_out(STDOUT_FILENO, text, strlen(text), DEADLINE_MS) ? 1 : 0;
 	write_out(STDERR_FILENO, ABOUT VERSION_TEXT HINT, strlen(ABOUT VERSION_TEXT HINT), DEADLINE_MS);
+	write_out(STDERR_FILENO, text, strlen(text), DEADLINE_MS);
 	if (!read_settings(&settings, &what, &why)) {
 		log_line("error", what.text, why.text);
 		return 0;
@@ -1737,7 +1768,7 @@ static const char *versions(const char *path)
 /**
  * main() - Serve one CNI call
  * @count:	Number of arguments
- * @arguments:	The first is the path of this file; others have no effect
+ * @arguments:	The first is the path of this file; a second one has an effect only without a verb
  *
  * Return: exit code
  */
@@ -1755,7 +1786,7 @@ int main(int count, char **arguments)
 	umask(077);
 
 	if (!*command)
-		return about();
+		return about(count > 1 ? arguments[1] : "");
 	if (!verb)
 		return fail(ERROR_ENVIRONMENT, note(&what, "CNI_COMMAND is '%.*s': not a verb", SHOWN_MAX, command),
 			    "it must be one of ADD, DEL, CHECK, GC, STATUS, VERSION");

@@ -18,6 +18,7 @@ from userspace_cni.attachment.steps import PortRef
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.metrics import CONTENT_TYPE
 from userspace_cni.base.stages import STAGES
+from userspace_cni.pod.program_build import recorded_build
 
 CONNECTED = {"mode": "client", "status": "connected", "features": "0x0000000950008000", "num_of_vrings": "2"}
 DISCONNECTED = {"mode": "client", "status": "disconnected"}
@@ -289,7 +290,10 @@ def test_the_process_and_the_build_are_described() -> None:
     text = text_of(metrics())
     assert (value(text, "process_resident_memory_bytes") or 0) > 0
     assert (value(text, "process_open_fds") or 0) > 0
-    assert any(name == "userspace_cni_build_info" and number == 1 for (name, _), number in read(text).items())
+    [labelled] = [dict(of) for (name, of), number in read(text).items() if name == "userspace_cni_build_info" and number == 1]
+    build = recorded_build()
+    assert (labelled["version"], labelled["commit"]) == (build.version, "unknown")
+    assert labelled.keys() == {"version", "commit", "python", "architecture"}
 
 
 def test_a_scrape_survives_what_it_asks(capfd: pytest.CaptureFixture[str]) -> None:

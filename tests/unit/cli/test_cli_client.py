@@ -96,11 +96,11 @@ def test_problems(tmp_path: Path, answer: bytes, problems: list[str]) -> None:
 def test_about_the_agent(tmp_path: Path) -> None:
     """Version and problems come from one page; a missing version costs no second request."""
     path = tmp_path / "s"
-    with answering(path, told(200, {"problems": [], "version": "1.2"})):
-        assert AgentClient(str(path)).about() == {"version": "1.2", "problems": []}
+    with answering(path, told(200, {"problems": [], "version": "1.2", "commit": "c0ffee"})):
+        assert AgentClient(str(path)).about() == {"version": "1.2", "commit": "c0ffee", "problems": []}
     path.unlink()
     with answering(path, told(200, {"problems": []})):
-        assert AgentClient(str(path)).about() == {"version": "", "problems": []}
+        assert AgentClient(str(path)).about() == {"version": "", "commit": "", "problems": []}
 
 
 def test_reconcile(tmp_path: Path) -> None:

@@ -554,10 +554,11 @@ def test_status_with_an_agent(town: Town) -> None:
     """A ready agent is shown with its version; a socket that refuses is a finding."""
     path = town.directory / "run" / "agent.sock"
     path.parent.mkdir()
-    with answering(path, told(200, {"problems": [], "version": "0.2.0"})):
+    with answering(path, told(200, {"problems": [], "version": "0.2.0", "commit": "c0ffee"})):
         result = town.cli("status")
     assert result.exit_code == 0
-    assert f"{path} 0.2.0, ready" in result.stdout
+    assert f"{path} 0.2.0 (commit c0ffee), ready" in result.stdout
+    assert "and the agent 0.2.0 (commit c0ffee); restart the agent" in result.stdout
     refused = decoded(town.cli("status", "--json"), 1)
     assert (refused["agent"]["reachable"], refused["agent"]["absent"]) == (False, False)
     assert "no process listens there" in refused["findings"][0]

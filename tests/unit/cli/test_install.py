@@ -17,6 +17,7 @@ from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cli.node.install import NAMES, InstallError, install_launcher, install_shim
 from userspace_cni.cli.node.seccomp import PROFILE
 from userspace_cni.cni.result import version_answer
+from userspace_cni.pod.program_build import recorded_build
 
 
 @pytest.fixture(autouse=True)
@@ -47,14 +48,15 @@ def install(*options: str) -> Result:
 
 
 def test_shim_is_installed(bin_dir: Path) -> None:
-    """The binary is installed as executable, alone, and answers; only its settings differ from the build."""
+    """The binary is installed as executable, alone, and answers; only its settings, and what it is of, differ from the build."""
     path, _ = install_shim(str(bin_dir))
     assert path == bin_dir / "userspace"
     assert stat.S_IMODE(path.stat().st_mode) == 0o755
     assert [entry.name for entry in bin_dir.iterdir()] == ["userspace"]
     done = subprocess.run([path], env={"CNI_COMMAND": "VERSION"}, capture_output=True, check=True)
     assert done.stdout == version_answer(None)
-    assert path.read_bytes() == shim.BUILT.read_bytes()  # the defaults are the same in C and in Python
+    # the defaults are the same in C and in Python
+    assert path.read_bytes() == shim.fill_build(shim.BUILT.read_bytes(), recorded_build().summary)
 
 
 def test_settings_of_the_file(bin_dir: Path, settings_file: Path) -> None:
@@ -83,6 +85,24 @@ def test_settings_are_read_back(bin_dir: Path, settings_file: Path, tmp_path: Pa
     assert shim.read_settings(install_launcher(str(tmp_path)).read_bytes()) is None
     with pytest.raises(ValueError, match="another version"):
         shim.read_settings(shim.BUILT.read_bytes().replace(b"shim/settings/2", b"shim/settings/3"))
+
+
+def test_which_build_it_is_of(bin_dir: Path) -> None:
+    """A person asks the installed binary with --version; one that was not installed says what writes it."""
+
+    def answer(program: Path, **environment: str) -> str:
+        argv = [str(program), "--version"]
+        return subprocess.run(argv, env=environment, stdin=-3, capture_output=True, text=True, check=True).stdout
+
+    path, _ = install_shim(str(bin_dir))
+    assert answer(path) == f"userspace-cni {recorded_build().summary}\n"
+    assert f"\nuserspace-cni {recorded_build().summary}\n" in about(path)
+    assert shim.read_build(path.read_bytes()) == recorded_build().summary
+    assert answer(shim.BUILT).startswith("userspace-cni unknown: `userspace-cni install` writes")
+    assert shim.read_build(shim.BUILT.read_bytes()) == shim.read_build(b"another file") == ""
+    assert answer(path, CNI_COMMAND="VERSION").encode() == version_answer(None)
+    with pytest.raises(ValueError, match="has to fit 95 bytes"):
+        shim.fill_build(shim.BUILT.read_bytes(), "x" * 96)
 
 
 def test_umask_does_not_matter(bin_dir: Path) -> None:

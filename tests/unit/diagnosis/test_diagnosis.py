@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from userspace_cni.base.findings import Finding
 from userspace_cni.diagnosis import node_status, rendering
 
 NODE: dict[str, Any] = {
-    "agent": {"socket": "/run/a.sock", "reachable": False, "absent": True, "slow": False, "problems": [], "needed": True},
-    "plugins": [{"path": "/opt/cni/bin/userspace", "kind": "binary", "socket": "/run/a.sock", "meant": True, "problem": ""}],
+    "program": {"version": "0.1.0", "commit": ""},
+    "agent": {
+        "socket": "/run/a.sock",
+        "reachable": False,
+        "absent": True,
+        "slow": False,
+        "problems": [],
+        "needed": True,
+        "version": "",
+        "commit": "",
+        "ready": True,
+    },
+    "plugins": [
+        {"path": "/opt/cni/bin/userspace", "kind": "binary", "socket": "/run/a.sock", "meant": True, "problem": "", "build": ""}
+    ],
     "switch": {"ovsdb": "unix:/db", "reachable": True, "vswitchd": "alive", "version": "ovs-vswitchd 3.1", "problem": ""},
     "applications": {"connected": 1, "waiting": 0, "broken": 2},
     "guards": {"there": 0, "needed": 0, "problem": ""},
@@ -38,6 +53,32 @@ def test_a_node() -> None:
     assert rendering.in_words(wrong["spool"]) == "1: DELs that no agent received; userspace-cni gc carries them out"
     assert {each.subject for each in found if each.severity == "good"} >= {"switch", "datapath", "state_dir", "unfinished"}
     assert not any(each.remedy for each in found if each.severity == "good")
+
+
+@pytest.mark.parametrize(
+    ("own", "agent", "binary", "told"),
+    [
+        (("0.1.0", "aaa"), ("0.1.0", "aaa"), "0.1.0 (commit aaa of 2026-11-28)", []),
+        (("0.1.0", ""), ("0.1.0", "bbb"), "0.1.0 (commit unknown)", []),
+        (("0.1.0", "aaa"), ("", ""), "", []),
+        (("0.1.0", "aaa"), ("0.1.0", "aaa-dirty"), "", ["restart the agent"]),
+        (("0.2.0", ""), ("0.1.0", "bbb"), "", ["restart the agent"]),
+        (("0.1.0", "aaa"), ("0.1.0", "aaa"), "0.1.0 (commit bbb of 2026-11-01)", ["install --bin-dir /opt/cni/bin`"]),
+        (("0.1.0", "aaa"), ("0.0.9", ""), "0.0.9 (commit unknown)", ["restart the agent", "install --bin-dir /opt/cni/bin`"]),
+    ],
+)
+def test_different_builds(own: tuple[str, str], agent: tuple[str, str], binary: str, told: list[str]) -> None:
+    """An agent and a plugin of another build than the command are mentioned, as far as builds are known; it is no fault."""
+    program, asked = ({"version": version, "commit": commit} for version, commit in (own, agent))
+    node = {
+        **NODE,
+        "program": program,
+        "agent": {**NODE["agent"], **asked, "reachable": True, "absent": False},
+        "plugins": [{**NODE["plugins"][0], "build": binary}],
+    }
+    found = [each for each in node_status.findings_of(node, ()) if each.subject == "builds"]
+    assert [each.severity for each in found] == ["note"] * len(told)
+    assert all(part in each.remedy for part, each in zip(told, found, strict=True))
 
 
 def test_rendering() -> None:

@@ -43,14 +43,15 @@ def controller_command(ctx: click.Context) -> None:
 
 def make_page_ports(settings: Settings, controller: ServedController) -> Sequence[TcpPages]:
     """The ports on which a controller is asked for health and metrics, as the settings say."""
-    from importlib.metadata import version
-
     from userspace_cni.agent.served_pages import PageContent, ServedPage
     from userspace_cni.agent.tcp import TcpPages
     from userspace_cni.base.metrics import CONTENT_TYPE
+    from userspace_cni.pod.program_build import recorded_build
+
+    build = recorded_build()
 
     def health(problems: list[str]) -> PageContent:
-        body = {"version": version("userspace-cni"), "problems": problems}
+        body = {"version": build.version, "commit": build.commit, "problems": problems}
         return PageContent(503 if problems else 200, json.dumps(body).encode() + b"\n")
 
     metrics = ServedPage("/metrics", lambda: PageContent(200, controller.metrics.render(), CONTENT_TYPE))

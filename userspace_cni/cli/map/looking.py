@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.dead_sockets import dead_sockets
@@ -19,6 +17,7 @@ from userspace_cni.cli.agent_client import NoAgent
 from userspace_cni.cli.site import SWITCH_S, CommandRefused, Site, patient
 from userspace_cni.diagnosis.node_map import MapFacts, MapHead, NodeMap, find_rates, make_map
 from userspace_cni.ovn.logical_networks import LogicalNetworks
+from userspace_cni.pod.program_build import recorded_build
 
 if TYPE_CHECKING:
     import click
@@ -73,7 +72,7 @@ class MapLook:
         head = MapHead(
             site.drivers.installation.name,
             taken,
-            _version(),
+            recorded_build().version,
             _switch_words(liveness.state, liveness.reason),
             agent,
             self._seconds if after else 0,
@@ -151,9 +150,3 @@ def _switch_words(state: str, reason: str) -> str:
     if state == "alive":
         return f"Open vSwitch {reason.rpartition(' ')[2]}"
     return f"ovs-vswitchd is {state}" if state in NOT_SERVING else ""
-
-
-def _version() -> str:
-    with suppress(PackageNotFoundError):
-        return version("userspace-cni")
-    return ""

@@ -22,6 +22,7 @@ from userspace_cni.cli.exit_codes import FOUND, UNREACHABLE
 from userspace_cni.cli.site import ROOT_ONLY, CommandRefused, is_root
 from userspace_cni.cni import former_network
 from userspace_cni.cni.mirror_chain import TYPES
+from userspace_cni.pod.program_build import recorded_build
 
 NAME = "userspace"
 """The CNI type: a network's `type` names the file."""
@@ -63,6 +64,7 @@ def install_shim(bin_dir: str, names: Iterable[str] = (NAME,)) -> tuple[Path, Se
             state_dir=settings.state_dir,
             spool_max=settings.spool_max,
         )
+        binary = shim.fill_build(binary, recorded_build().summary)
     except ValueError as error:
         raise InstallError(f"writing the settings into {shim.BUILT}: {error}") from error
     return _place(bin_dir, binary, names), settings

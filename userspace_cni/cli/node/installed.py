@@ -46,7 +46,8 @@ class Plugin:
 
     `kind`: `binary`, which hands each call to an agent; `in-process`, which needs none; `other`, which is not ours. `socket` and
     `state_dir` are the settings in a binary, "" when they cannot be read; `problem`: why they cannot, or how they differ from the
-    settings in force; `meant`: whether a binary calls the agent of the settings in force.
+    settings in force; `meant`: whether a binary calls the agent of the settings in force. `build`: the summary of the build that
+    a binary is of, "" where it does not say it.
     """
 
     path: str
@@ -55,6 +56,7 @@ class Plugin:
     state_dir: str = ""
     meant: bool = False
     problem: str = ""
+    build: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -110,7 +112,7 @@ def _plugin(path: str, content: bytes, site: Site) -> Plugin:
         f"with records in {state_dir}, and the settings in force say {settings.agent_socket} and {settings.state_dir}; "
         f"if these are right, {again}, else use the settings that it was installed with"
     )
-    return Plugin(path, "binary", socket, state_dir, meant, "" if meant else differs)
+    return Plugin(path, "binary", socket, state_dir, meant, "" if meant else differs, shim.read_build(content))
 
 
 def _same(site: Site, one: str, other: str) -> bool:

@@ -25,6 +25,7 @@ from userspace_cni.diagnosis.node_status import findings_of
 from userspace_cni.diagnosis.rendering import in_words
 from userspace_cni.fastpath.memory import hugepages
 from userspace_cni.node.surroundings import unwritable
+from userspace_cni.pod.program_build import recorded_build
 
 _COLUMNS: Final = ("WHAT", "STATE", "DETAILS")
 _STATES: Final[Mapping[Severity, Cell]] = {
@@ -82,7 +83,9 @@ def look(site: Site, where: Sequence[str]) -> dict[str, Any]:
     installed = plugins(site, where)
     agent = _agent(site)
     switch = _switch(site)
+    build = recorded_build()
     return {
+        "program": {"version": build.version, "commit": build.commit},
         "agent": {**agent, "needed": any(each.meant for each in installed)},
         "plugins": [each.to_json() for each in installed],
         "switch": switch,
@@ -101,7 +104,7 @@ def look(site: Site, where: Sequence[str]) -> dict[str, Any]:
 
 def _agent(site: Site) -> dict[str, Any]:
     """`reachable`, and without that `absent` (there is no socket), `slow` (it lives, on a busy node) or neither;
-    `version`, `ready` and `problems`."""
+    `version`, `commit`, `ready` and `problems`."""
     client = site.client
     silent: dict[str, Any] = {
         "socket": site.settings.agent_socket,
@@ -109,6 +112,7 @@ def _agent(site: Site) -> dict[str, Any]:
         "absent": False,
         "slow": False,
         "version": "",
+        "commit": "",
         "ready": False,
     }
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Iterator
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -13,6 +12,7 @@ import click
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
+from userspace_cni.cli.shown_build import describe_build
 from userspace_cni.cli.site import Site
 from userspace_cni.cli.support import node_files
 from userspace_cni.cli.support.collecting import CommandItem, SupportItem
@@ -22,7 +22,6 @@ from userspace_cni.node import support_facts
 _ASK_S: Final = 3.0
 _PAGE_S: Final = 8.0
 _LIBRARIES: Final = (
-    "userspace-cni",
     "ovs",
     "ovsdbapp",
     "kubernetes",
@@ -157,7 +156,7 @@ def _uses_ovn(site: Site) -> bool:
 
 
 def _versions() -> dict[str, Any]:
-    return {"python": platform.python_version(), "system": os.uname().machine, **{name: _version(name) for name in _LIBRARIES}}
+    return {"userspace-cni": describe_build(), "system": os.uname().machine, **{name: _version(name) for name in _LIBRARIES}}
 
 
 def _version(name: str) -> str:
