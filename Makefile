@@ -1,6 +1,6 @@
 # What people type. The suite itself is tests/run.sh, which CI calls too.
 .DEFAULT_GOAL := help
-.PHONY: help check quick test demo demo-ovn docs man
+.PHONY: help check quick test demo demo-ovn docs man dist
 
 help:   ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile
@@ -24,6 +24,10 @@ docs:   ## links, commands, options, keys and examples of the pages; no root
 	deploy/prepare.sh unit
 	.venv/bin/python -m tests.lab.house
 	.venv/bin/python -m pytest -q $$(grep -rlE --include='test_*.py' 'tests\.lab\.pages|"docs"' tests/unit)
+
+dist:   ## the archive of the sources and the wheel of this commit in build/dist
+	deploy/prepare.sh unit
+	.venv/bin/python deploy/dist.py
 
 man:    ## the manual pages in build/man; MANDIR=/usr/local/share/man puts them there
 	deploy/prepare.sh unit
