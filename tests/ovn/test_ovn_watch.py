@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.lab.dashboards import alert_queries, exposed, shown_queries
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.cluster_objects import node
 from tests.lab.ovn.database import Authority, NorthboundDatabase
@@ -85,6 +89,23 @@ def test_it_watches_until_sigterm(api: ApiServer, watch: Watch, program: Sequenc
     running.send_signal(signal.SIGTERM)
     assert running.wait(60) == 0
     assert api.objects("leases.coordination.k8s.io").get("system", "userspace-cni-ovn")["spec"]["holderIdentity"] == ""
+
+
+def test_the_metrics_of_dashboards(watch: Watch) -> None:
+    """It serves every metric of OVN that a panel or an alert names."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    watch(USERSPACE_CNI_METRICS_LISTEN=address)
+
+    def scrape() -> str:
+        with suppress(OSError), urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as answer:
+            return str(answer.read().decode())
+        return ""
+
+    wait_until(lambda: "userspace_cni_controller_ovn_lock 1" in scrape(), what="the lock")
+    named = {name for query in (*shown_queries(), *alert_queries()) for name in query.metrics() if "_controller_ovn_" in name}
+    assert named
+    wait_until(lambda: named <= set(exposed(scrape())), what=f"all of {named}")
 
 
 @pytest.mark.parametrize("is_secured", [False, True], ids=["http", "https"])

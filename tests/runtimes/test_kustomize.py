@@ -14,8 +14,8 @@ from kubernetes.client import ApiClient
 from tests.lab.kube.daemonset import CLUSTER
 from tests.lab.kube.kubectl import build, kubectls
 
-BUILT = [CLUSTER, *sorted(path.parent for path in CLUSTER.glob("overlays/*/kustomization.yaml"))]
-OF_OTHERS = {"KubeVirt", "PodMonitor", "SecurityContextConstraints"}
+BUILT = [CLUSTER, CLUSTER.parent / "dashboards", *sorted(path.parent for path in CLUSTER.glob("overlays/*/kustomization.yaml"))]
+OF_OTHERS = {"KubeVirt", "PodMonitor", "PrometheusRule", "SecurityContextConstraints"}
 """Kinds that Kubernetes' own client has no model for."""
 HASH = re.compile(r"(userspace-cni-(?:settings|ovn|ovn-scripts))-[a-z0-9]{10}(?=\")")
 

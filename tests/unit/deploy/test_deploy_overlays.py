@@ -116,6 +116,18 @@ def test_what_the_pod_monitor_finds(daemonset: dict[str, Any]) -> None:
     assert monitor["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
     [port] = template["spec"]["containers"][0]["ports"]
     assert monitor["spec"]["podMetricsEndpoints"][0]["port"] == port["name"]
+    assert monitor["spec"]["podMetricsEndpoints"][0]["honorLabels"], "a port's namespace and pod would be renamed"
+
+
+def test_what_the_controllers_monitor_finds() -> None:
+    """Its selector and port are those of the controller's pods."""
+    [monitor] = objects(OVERLAYS / "pod-monitor" / "controller-monitor.yaml")
+    [deployment] = objects(OVERLAYS / "controller" / "deployment.yaml")
+    template = deployment["spec"]["template"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    assert monitor["spec"]["podMetricsEndpoints"][0]["port"] in {
+        port["name"] for port in template["spec"]["containers"][0]["ports"]
+    }
 
 
 def test_whom_the_policy_is_about() -> None:

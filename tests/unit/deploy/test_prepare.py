@@ -48,6 +48,7 @@ PACKAGES = {
     "ovn-host": "ovn-controller",
     "podman": "podman",
     "procps": "pgrep ps sysctl",
+    "prometheus": "prometheus promtool",
     "qemu-system-x86": "qemu-system-x86_64",
     "runc": "runc",
     "tcpdump": "tcpdump",
