@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -167,11 +167,13 @@ def _optional(wrong: str) -> bool:
 
 
 def test_promtool_takes_the_rules() -> None:
+    """The rules are valid for the Prometheus of Debian."""
     done = subprocess.run(["promtool", "check", "rules", str(RULES)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_each_alert_has_a_case() -> None:
+    """No alert is without series on which it has to fire."""
     assert {case.alert for case in FIRING} == {each["alert"] for each in alerts()}
 
 
@@ -184,14 +186,14 @@ def test_alerts_fire_for_what_they_are_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong", [lambda case: {**case, "exp_samples": []}, lambda case: {**case, "eval_time": "0m"}], ids=["", "0"]
 )
-def test_a_wrong_case_is_noticed(tmp_path: Path, wrong: Callable[[dict[str, object]], dict[str, object]]) -> None:
+def test_a_wrong_case_is_noticed(tmp_path: Path, wrong: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """promtool refuses a case in which no alert is expected, or one too early."""
     expected = _expected(FIRING[0])
     expected["promql_expr_test"] = [wrong(each) for each in expected["promql_expr_test"]]
     assert _tested(tmp_path, [expected]).returncode != 0
 
 
-def _expected(case: AlertCase) -> dict[str, list[dict[str, object]]]:
+def _expected(case: AlertCase) -> dict[str, Any]:
     labels = {"alertname": case.alert, "alertstate": "firing", "severity": case.severity, **case.labels}
     samples = [{"labels": "ALERTS{" + ",".join(f'{key}="{value}"' for key, value in labels.items()) + "}", "value": 1}]
     asked = {
@@ -205,7 +207,7 @@ def _expected(case: AlertCase) -> dict[str, list[dict[str, object]]]:
     }
 
 
-def _tested(directory: Path, tests: list[dict[str, list[dict[str, object]]]]) -> subprocess.CompletedProcess[str]:
+def _tested(directory: Path, tests: list[dict[str, Any]]) -> subprocess.CompletedProcess[str]:
     written = directory / "cases.yml"
     cases = [{"interval": "1m", **each} for each in tests]
     written.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": cases}))

@@ -118,6 +118,7 @@ def test_an_alert_says_what_happened_and_where_to_look(alert: dict[str, Any]) ->
 
 
 def test_alerts_have_names_of_their_own() -> None:
+    """No name comes twice, and all begin with the project's."""
     names = [alert["alert"] for alert in alerts()]
     assert len(set(names)) == len(names)
     assert all(name.startswith("UserspaceCni") for name in names)
