@@ -235,7 +235,7 @@ NODE: Final = ShownDashboard(
                 ShownPanel(
                     "Version",
                     "table",
-                    {"": f"count by (version, python, node, instance) (userspace_cni_build_info{{{_NODE}}})"},
+                    {"": f"count by (version, commit, python, node, instance) (userspace_cni_build_info{{{_NODE}}})"},
                     "Of the agent and its Python.",
                 ),
                 ShownPanel(
