@@ -32,13 +32,13 @@ def ovn(clean: Cluster, tmp_path: Path) -> Iterator[Cluster]:
 
 
 def ended(cluster: Cluster) -> dict[str, str]:
-    """The containers of the overlay that have ended once, each with the end of what it said."""
+    """The containers of the overlay that have ended once, each with the exit code and the end of what it said."""
     pods = json.loads(cluster.kubectl("-n", NAMESPACE, "get", "pods", "-o", "json"))["items"]
     states = [(each["metadata"]["name"], state) for each in pods for state in each["status"].get("containerStatuses", ())]
     return {
-        f"{name} {state['name']}": cluster.kubectl("-n", NAMESPACE, "logs", name, "--container", state["name"], "--previous")[
-            -3000:
-        ]
+        f"{name} {state['name']} {state['lastState']}": cluster.kubectl(
+            "-n", NAMESPACE, "logs", name, "--container", state["name"], "--previous"
+        )[-3000:]
         for name, state in states
         if state["restartCount"]
     }

@@ -1,7 +1,8 @@
 """Every text, list and object that others write is read in linear time: what a tenant writes costs what its length says.
 
 Each reader gets an input of size n and one of 8n. Linear is 8 times the processor time, quadratic 64. This file alone asserts on
-time: it is the thread's own processor time, the least of several, so that a busy machine does not change it.
+time: it is the thread's own processor time, the least of several, so that a busy machine does not change it. For that the larger
+input has to fit into the core's own cache: beside other programs one that does not took up to 44 times the time.
 """
 
 from __future__ import annotations
@@ -122,14 +123,14 @@ def members(count: int, value: object = 1) -> str:
     return ",".join(f'"key{number}":{json.dumps(value)}' for number in range(count))
 
 
-@reader(1500)
+@reader(200)
 def a_key_given_twice(size: int) -> Read:
     """The last two members have one key."""
     text = f'{{{members(size)},"key{size - 1}":1}}'
     return lambda: JsonReader(once).read(text)
 
 
-@reader(1000)
+@reader(200)
 def many_keys_given_twice(size: int) -> Read:
     text = f"{{{members(size)},{members(size)}}}"
     return lambda: JsonReader(once, deepest=9).read(text)
