@@ -30,6 +30,8 @@ CNI_PLUGINS = "/usr/lib/cni"
 MAPPED_DIR = "/var/lib/cni/usrspcni"
 BRIDGE = "br-demo"
 COLUMNS = 100
+INDENT = 9
+"""Of all that is told of a stage: the width of the seconds before its title."""
 ROUNDS = 3
 """ADDs of each kind that are timed."""
 APP_MIB = 64
@@ -38,7 +40,6 @@ WAIT_S = 60.0
 """How long anything is waited for: a busy machine is slow, and only what hangs takes so long."""
 SHIM_MAX = 64 << 10
 AGENT_MAX_MIB = 80
-STEPS = 9
 HTTP_PORT = 8000
 MARK = "DEMO_DIRECTORY"
 """Environment variable that marks every process that the demo starts, and their children."""
@@ -87,23 +88,17 @@ class Call:
 class Demo:
     """The demo's own node: every path it uses is below `directory`."""
 
-    steps = STEPS
-    """How many steps it announces."""
-
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.state = directory / "state"
         self.shim = directory / "bin" / "userspace"
         self.process = directory / "bin-standalone" / "userspace"
-        self.step = 0
         self.began = time.monotonic()
         os.environ[MARK] = str(directory)
 
     def announce(self, text: str) -> None:
-        """Announce the next step."""
-        self.step += 1
-        passed = f" {time.monotonic() - self.began:.1f} s"
-        console.print(Text.assemble((f"\n{self.step}/{self.steps} ", "bold cyan"), (text, "bold"), (passed, "dim")))
+        """Announce the next stage, with the seconds since the demo began."""
+        console.print(Text.assemble((f"{time.monotonic() - self.began:5.1f} s  ", "bold cyan"), (text, "bold")))
 
     @property
     def environ(self) -> dict[str, str]:
@@ -174,13 +169,13 @@ class Demo:
         """Query the switch's database."""
         return run("ovs-vsctl", f"--db=unix:{self.directory}/ovs/db.sock", *args).strip()
 
-    def command(self, *args: str, **environ: str) -> str:
-        """Stdout of `userspace-cni`, made for this console: it is shown, and read by no program."""
-        environ = {**os.environ, **self.environ, "COLUMNS": str(console.width - 3), "LC_ALL": "C.UTF-8", **environ}
+    def command(self, *args: str, code: int = 0, **environ: str) -> str:
+        """Stdout of `userspace-cni`, which has to end with `code`, made for this console: it is shown, and read by no program."""
+        environ = {**os.environ, **self.environ, "COLUMNS": str(console.width - INDENT), "LC_ALL": "C.UTF-8", **environ}
         if console.is_terminal:
             environ.setdefault("FORCE_COLOR", "1")
         done = execute([COMMAND, *args], env=environ)
-        check(done.returncode == 0, f"userspace-cni {' '.join(args)}: exit {done.returncode}: {done.stdout}{done.stderr}")
+        check(done.returncode == code, f"userspace-cni {' '.join(args)}: exit {done.returncode}: {done.stdout}{done.stderr}")
         return done.stdout.rstrip()
 
     def told(self, *args: str) -> Any:

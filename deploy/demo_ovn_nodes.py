@@ -81,8 +81,6 @@ class OvnNode(Demo):
 class OvnDemo(Demo):
     """The cluster: its nodes, and what it has once."""
 
-    steps = 8
-
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.kubeconfig = directory / "kubeconfig"

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from rich.padding import Padding
 from rich.text import Text
 
-from deploy.demo_node import Demo, DemoFailed, Stopped, console, execute, mounts, note_signal
+from deploy.demo_node import INDENT, Demo, DemoFailed, Stopped, console, execute, mounts, note_signal
 from userspace_cni.cli import node_load
 
 D = TypeVar("D", bound=Demo)
@@ -57,7 +56,7 @@ def perform(make: Callable[[Path], D], play: Callable[[D], None], rest: str) -> 
 
 def tell_line(*parts: str | tuple[str, str]) -> None:
     """Print a fact, indented; a part may have a style."""
-    console.print(Padding(Text.assemble(*parts), (0, 0, 0, 3), expand=False))
+    _print_indented(Text.assemble(*parts))
 
 
 def show_prompt(command: str, remark: str = "") -> None:
@@ -67,7 +66,14 @@ def show_prompt(command: str, remark: str = "") -> None:
 
 def show_output(text: str) -> None:
     """Print a command's output on this console."""
-    console.print(Padding(Text.from_ansi(text), (1, 0, 1, 3), expand=False))
+    _print_indented(Text.from_ansi(text))
+
+
+def _print_indented(text: Text) -> None:
+    """Print it below the title of the stage, without blanks at the ends of its lines."""
+    for line in text.wrap(console, console.width - INDENT):
+        line.rstrip()
+        console.print(Text(" " * INDENT).append_text(line) if line else "")
 
 
 def tell_end(why: str) -> None:

@@ -75,7 +75,7 @@ def test_an_interrupted_walk(environ: dict[str, str]) -> None:
     with subprocess.Popen(DEMO, cwd=ROOT, env=environ, text=True, stdout=out, stderr=err) as process:
         assert process.stdout
         for line in process.stdout:
-            if line.startswith("2/"):
+            if " The master: " in line:
                 break
         process.send_signal(signal.SIGINT)
         said = process.stdout.read()

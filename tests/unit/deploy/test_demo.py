@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,43 +10,30 @@ from deploy import demo, demo_frames, demo_node, demo_run
 from deploy.demo_frames import Look
 from userspace_cni.cli.node_load import NodeLoad
 
-STEPS = ["directory", "socket-file", "pod-mount", "port", "config-file"]
-WRAPPED = """\
-demo/pod-a/net1  network dpdk-net  ready
-
-pod     demo/pod-a, interface net1
-
-steps, in the order of ADD
-  1 directory    the directory in which the application makes its socket, which
-  2 shows the folded half of a line that begins with a number
-"""
-"""The output of `show` where its lines have to be folded."""
+LONG = "A sentence of so many words that a terminal of eighty columns has no room for all of them, with 72:ff:b6:4a:4d:23 behind."
 
 
-class Told(demo_node.Demo):
-    """A node whose commands were run on a narrow terminal."""
-
-    def command(self, *args: str, **environ: str) -> str:
-        return WRAPPED
-
-    def told(self, *args: str) -> Any:
-        names = "abc" if args[0] == "list" else "a"
-        steps = [{"step": each} for each in STEPS]
-        return [{"name": f"demo/pod-{each}/net1", "port": f"{each * 12}-net1", "steps": steps} for each in names]
-
-    def vsctl(self, *args: str) -> str:
-        """Only the third pod has no application."""
-        return ("connected" if "status:status" in args else "up") if "cccccccccccc-net1" not in args else "down"
+def test_the_picture_is_for_any_terminal() -> None:
+    """It has ASCII characters alone, and fits into sixty columns: under `script`, and in a file, it is as it is here."""
+    assert demo.PICTURE.isascii()
+    assert max(map(len, demo.PICTURE.splitlines())) <= 60
 
 
-def test_facts_are_not_read_from_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo takes the steps from the record, and not from the output, which is folded at 80 columns."""
+def test_what_is_told_stays_below_its_title(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """At 80 columns a long sentence is folded below the title of its stage, and no line has blanks at its end."""
     monkeypatch.setattr(demo_node.console, "width", 80)
-    pods = [demo_node.Pod(f"pod-{each}", "uid", each * 64, tmp_path, tmp_path) for each in "abc"]
+    monkeypatch.setenv(demo_node.MARK, "")  # which a demo sets
     with demo_node.console.capture() as captured:
-        demo.show_node(Told(tmp_path), pods)
-    fact = " ".join(captured.get().partition("The record has these steps")[2].split())
-    assert fact == f", and DEL undoes them from the last to the first: {', '.join(STEPS)}."
+        demo_node.Demo(tmp_path).announce("A title")
+        demo_run.tell_line(LONG)
+        demo_run.show_output(f"{LONG}\n\nthe end")
+    title, *lines = captured.get().splitlines()
+    assert title == "  0.0 s  A title"
+    assert " ".join(line.strip() for line in lines if line) == f"{LONG} {LONG} the end"
+    for line in lines:
+        assert len(line) <= 80
+        assert line == line.rstrip()
+        assert line.startswith(" " * demo_node.INDENT) or not line
 
 
 @pytest.mark.parametrize(
