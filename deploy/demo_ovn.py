@@ -14,9 +14,6 @@ import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from rich.padding import Padding
-from rich.text import Text
-
 from deploy.demo_node import (
     COMMAND,
     MAPPED_DIR,
@@ -24,7 +21,6 @@ from deploy.demo_node import (
     Agent,
     Pod,
     check,
-    console,
     execute,
     in_pod,
     mounts,
@@ -251,8 +247,8 @@ def detach(demo: OvnDemo, api: ApiServer, attached: list[Attached]) -> None:
 
 
 def draw(demo: OvnDemo, attached: list[Attached]) -> None:
-    """A picture of what was there."""
-    width = 35
+    """A picture of what is there."""
+    width = 32
     sides = []
     for each in attached:
         node = each.node
@@ -272,10 +268,9 @@ def draw(demo: OvnDemo, attached: list[Attached]) -> None:
         )
     lines = ["   ".join(pair) for pair in zip(*sides, strict=True)]
     lines.append(f"   +{'-' * (width + 2)}+")
-    one, other = demo.nodes
-    switches = [f"switch {each.name} ({each.subnet})" for each in (one, other)]
-    lines += ["", f"In OVN: {switches[0]} -- router ovn_cluster_router -- {switches[1]}"]
-    console.print(Padding(Text("\n".join(lines)), (1, 0, 0, 3), expand=False))
+    one, other = (f"switch {node.name} ({node.subnet})" for node in demo.nodes)
+    lines += ["", f"In OVN: {one} -- router", f"        {other} -- ovn_cluster_router"]
+    show_output("\n".join(lines))
 
 
 def play(demo: OvnDemo) -> None:
@@ -300,6 +295,7 @@ def play(demo: OvnDemo) -> None:
 
         demo.announce("ADD: the runtime calls the plugin, which answers when OVN has installed the port")
         attach(demo, attached)
+        draw(demo, attached)
 
         demo.announce("Ping: between the pods, and from each node to the pod of the other one")
         with ExitStack() as taps:
@@ -315,10 +311,9 @@ def play(demo: OvnDemo) -> None:
         check(watcher.wait(WAIT_S) == 0, f"the watcher ended with {watcher.returncode} after SIGTERM")
         for agent in agents:
             check((code := agent.end(signal.SIGTERM)) == 0, f"an agent ended with {code} after SIGTERM")
-        draw(demo, attached)
     check(not processes(demo, switch=True), f"still running: {processes(demo, switch=True)}")
     check(not mounts(demo), f"still mounted: {mounts(demo)}")
 
 
 if __name__ == "__main__":
-    sys.exit(perform(OvnDemo, play, "Both switches are stopped, their hugepages are given back."))
+    sys.exit(perform(OvnDemo, play, "Both switches are stopped, their huge pages are given back."))

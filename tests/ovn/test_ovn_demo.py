@@ -24,6 +24,7 @@ LINES = (
     r"demo_pod-a\n.*\n +\"true\"",
     r"pod-b, by veth: ADD answered after \d+ ms with 10\.244\.2\.3/24",
     r"demo_pod-b\n.*\n +\"true\"",
+    r"pod-a +10\.244\.1\.3/24",
     r"\$ ping -c 3 10\.244\.2\.3 +in n1, to pod-b",
     r"3 packets transmitted, 3 received, 0% packet loss",
     r'output to "demo_pod-b"',
@@ -31,8 +32,7 @@ LINES = (
     r"n1 +10\.244\.1\.0/24 +2 +2",
     r"userspace-cni ovn check +on n2\n +nothing is found",
     r"pod-b: DEL answered after \d+ ms",
-    r"pod-a +10\.244\.1\.3/24",
-    r"Done in \d+ s\. Both switches are stopped, their hugepages are given back\.",
+    r"Done in \d+ s\. Both switches are stopped, their huge pages are given back\.",
 )
 
 
