@@ -23,7 +23,7 @@ from tests.lab.kube.definitions import defined_server
 from tests.lab.node import agent
 from tests.lab.node.prometheus_server import scraping
 from tests.lab.switch.switch import wait_until
-from userspace_cni.fastpath.vhost.front_end import VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEndListener
 
 FRAME = bytes.fromhex("ffffffffffff02000000000188b5") + bytes(86)
 SILENT = {
@@ -104,7 +104,7 @@ def pods(live: LiveNode, sandbox: str) -> Iterator[TwoPods]:
         for number, network in ((1, limited), (2, live.network())):
             succeeded(live.run("ADD", network, sandbox, container(number), f"net{number}"))
             path = row_of(live, port_of(container(number), f"net{number}"))["options"]["vhost-server-path"]
-            listeners.append(stack.enter_context(VhostListener(path)))
+            listeners.append(stack.enter_context(FrontEndListener(path)))
         first, second = (stack.enter_context(listener.accept()) for listener in listeners)
 
         def send() -> bool:

@@ -14,7 +14,7 @@ from tests.cni.spec import paused_ovsdb, row_of, succeeded, switch_of
 from tests.lab.guests.vm_pods import IFNAME, LauncherPod, vm_network
 from tests.lab.node.agent import get, value_of
 from tests.lab.switch.switch import wait_until
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener
 from userspace_cni.pod import launcher
 
 COUNTED_S = 60
@@ -85,7 +85,7 @@ def applications(live: LiveNode, *numbers: int) -> Iterator[list[FrontEnd]]:
         listeners = []
         for number in numbers:
             path = row_of(live, port_of(number))["options"]["vhost-server-path"]
-            listeners.append(stack.enter_context(VhostListener(path)))
+            listeners.append(stack.enter_context(FrontEndListener(path)))
         yield [stack.enter_context(listener.accept()) for listener in listeners]
 
 

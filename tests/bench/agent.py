@@ -52,7 +52,7 @@ from tests.lab.node.node import Node, clean
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.cni import protocol
-from userspace_cni.fastpath.vhost.front_end import FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEndListener, FrontEndOptions
 
 PARTS = ("status", "resting", "back-to-back", "burst", "idle", "scrape", "crowd", "endurance")
 BURSTS = (40, 200)
@@ -96,7 +96,7 @@ def applications(switch: Switch) -> Iterator[None]:
     paths = [row["options"]["vhost-server-path"] for row in switch.rows("Interface", "external_ids:owner=userspace-cni")]
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with ExitStack() as stack:
-        listeners = [stack.enter_context(VhostListener(path, FrontEndOptions(queue_size=64))) for path in paths]
+        listeners = [stack.enter_context(FrontEndListener(path, FrontEndOptions(queue_size=64))) for path in paths]
         for listener in listeners:
             stack.enter_context(listener.accept(APPLICATIONS_S))
         yield

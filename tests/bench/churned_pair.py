@@ -45,7 +45,7 @@ from tests.lab.ovn.central import version
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath.rings.burst import Burst
-from userspace_cni.fastpath.vhost.front_end import FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEndListener, FrontEndOptions
 
 SAMPLE_NS, EVERY_NS, FILLED_NS = 500_000, 5_000_000, 50_000
 _PRIORITY: Final = 10
@@ -184,7 +184,7 @@ class Churn:
             [found] = self._switch.transact({"op": "select", **where, "columns": ["options"]})
         application = ExitStack()
         path = dict(found["rows"][0]["options"][1])["vhost-server-path"]
-        listener = application.enter_context(VhostListener(path, FrontEndOptions()))
+        listener = application.enter_context(FrontEndListener(path, FrontEndOptions()))
         application.enter_context(listener.accept(_CONNECTED_S))
         return application
 

@@ -22,7 +22,7 @@ from rich.table import Table
 from tests.lab.node.belongings import Holdings
 from tests.lab.switch.switch import Switch
 from tests.lab.switch.vhost_ports import CLIENT, SERVER, add_bridge, add_port
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener, FrontEndOptions
 
 WARM = 20
 """Attachments before the first measured one, for mempools and caches."""
@@ -74,7 +74,7 @@ def run(kind: str, options: FrontEndOptions, cycles: int) -> dict[str, Any]:
     with Switch() as switch:
         add_bridge(switch)
         path = f"{switch.rundir}/vhost-a"
-        listener = VhostListener(path, options) if kind == CLIENT else None
+        listener = FrontEndListener(path, options) if kind == CLIENT else None
         add_port(switch, "vhost-a", kind)
         front_end = listener.accept() if listener else FrontEnd.connect(path, options)
         with front_end:

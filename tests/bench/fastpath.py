@@ -40,7 +40,7 @@ from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.fastpath.rings.burst import Burst
 from userspace_cni.fastpath.rings.generator import Load, blast, blast_both, bounce
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener, FrontEndOptions
 
 BRIDGE = "br-bench"
 BATCH = 32
@@ -99,7 +99,7 @@ class Bench:
     def attached(self, options: FrontEndOptions) -> Iterator[tuple[QueuePair, QueuePair]]:
         """Our front-ends at both ports, through which a frame has gone."""
         with ExitStack() as stack:
-            listeners = [stack.enter_context(VhostListener(path, options, replace_dead=True)) for path in self.paths]
+            listeners = [stack.enter_context(FrontEndListener(path, options, replace_dead=True)) for path in self.paths]
             pairs = [stack.enter_context(listener.accept()).pairs[0] for listener in listeners]
             a, b = pairs
             wait_until(lambda: bounce(a, b, 1, frame=FRAME, timeout_s=0.05).lost == 0, what="a frame through the switch")

@@ -19,7 +19,7 @@ from tests.lab.ovn.central import INTEGRATION, Ovn
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.fastpath.rings.burst import Burst
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
-from userspace_cni.fastpath.vhost.front_end import FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEndListener, FrontEndOptions
 
 SWITCH: Final = "pods"
 NAMES: Final = ("a", "b")
@@ -118,7 +118,7 @@ class OvnPair:
         self.ovn.nbctl(*words)
         with ExitStack() as stack:
             options = FrontEndOptions()
-            listeners = [stack.enter_context(VhostListener(path, options, replace_dead=True)) for path in paths]
+            listeners = [stack.enter_context(FrontEndListener(path, options, replace_dead=True)) for path in paths]
             self.switch.vsctl(*commands[1:])
             pairs = [stack.enter_context(listener.accept(_CONNECTED_S)).pairs[0] for listener in listeners]
             installed = "external_ids:ovn-installed=true"

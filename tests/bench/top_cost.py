@@ -46,7 +46,7 @@ from userspace_cni.cli.top.top_rows import RowChoice, TopRow, choose
 from userspace_cni.cli.top.top_samples import TopSample, TopSampler
 from userspace_cni.cli.top.top_screen import Screen
 from userspace_cni.cli.top.top_state import TopState
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener, FrontEndOptions
 
 COLUMNS, LINES = 132, 50
 PAUSE_S = 0.05
@@ -69,7 +69,7 @@ def flooded(switch: Switch) -> Iterator[None]:
                 end.pairs[0].receive_frames()
 
     with ExitStack() as stack:
-        listeners = [stack.enter_context(VhostListener(path, FrontEndOptions(queue_size=64))) for path in paths]
+        listeners = [stack.enter_context(FrontEndListener(path, FrontEndOptions(queue_size=64))) for path in paths]
         ends = [stack.enter_context(listener.accept(START_S)) for listener in listeners]
         thread = threading.Thread(target=send, args=(ends,))
         thread.start()

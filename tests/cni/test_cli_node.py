@@ -19,7 +19,7 @@ from tests.lab.node.inside import killed_at
 from tests.lab.node.node import CONTAINER, Node
 from tests.lab.switch.switch import wait_until
 from userspace_cni.cli.main import userspace_cni
-from userspace_cni.fastpath.vhost.front_end import FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEndListener, FrontEndOptions
 from userspace_cni.switch import vswitchd
 
 UID = "0d0a1b2c-1111-2222-3333-444455556666"
@@ -310,7 +310,7 @@ def test_frames_that_the_switch_has_counted(pod: Node) -> None:
     """With an application `list` and `show` have the frames of each direction, of this moment."""
     [only] = decoded(pod, "list", "dpdk-app/net1")
     with (
-        closing(VhostListener(only["socket"]["host"], FrontEndOptions())) as listener,
+        closing(FrontEndListener(only["socket"]["host"], FrontEndOptions())) as listener,
         closing(listener.accept()) as application,
     ):
         pair = application.pairs[0]

@@ -21,7 +21,7 @@ from tests.lab.guests.vm_pods import IFNAME, SOCKET, LauncherPod, vm_network
 from tests.lab.node.forked_node import run_command
 from tests.lab.node.node import CONTAINER, Node
 from tests.lab.switch.switch import wait_until
-from userspace_cni.fastpath.vhost.front_end import VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEndListener
 from userspace_cni.pod import launcher
 
 PORT = f"{CONTAINER[:12]}-{IFNAME}"
@@ -73,7 +73,7 @@ def test_a_vm_that_is_starting(vm: Node) -> None:
 
 def test_a_vm_that_runs(vm: Node) -> None:
     """When a process acts as QEMU at the socket, nothing is found, and the MTU is the port's."""
-    with VhostListener(server_path(vm)) as qemu, qemu.accept():
+    with FrontEndListener(server_path(vm)) as qemu, qemu.accept():
         wait_until(lambda: switch_of(vm).interface(PORT)["status"].get("status") == "connected", what="a connection")
         _, found = told(vm)
     assert graver(found) == {}
@@ -135,7 +135,7 @@ def test_a_socket_whose_name_is_gone(vm: Node) -> None:
     """A connected VM whose socket was moved away is a warning, and also when another one is in its place."""
     path = Path(server_path(vm))
     moved = path.with_suffix(".moved")
-    with VhostListener(str(path)) as qemu, qemu.accept():
+    with FrontEndListener(str(path)) as qemu, qemu.accept():
         wait_until(lambda: switch_of(vm).interface(PORT)["status"].get("status") == "connected", what="a connection")
         path.rename(moved)
         assert verdict(vm) == ({"no-listener": "warning"}, "warning")
@@ -389,7 +389,7 @@ def test_a_switch_that_hangs_or_is_away(vm: Node) -> None:
 
 def test_a_switch_that_died(vm: Node) -> None:
     """A dead ovs-vswitchd is one error, of the switch; what it last said of the VM's port is not shown."""
-    with VhostListener(server_path(vm)) as qemu, qemu.accept():
+    with FrontEndListener(server_path(vm)) as qemu, qemu.accept():
         wait_until(lambda: switch_of(vm).interface(PORT)["status"].get("status") == "connected", what="a connection")
         switch_of(vm).kill_vswitchd()
         try:

@@ -24,7 +24,7 @@ from userspace_cni.fastpath.fastpath_errors import Closed, Disconnected, MemoryS
 from userspace_cni.fastpath.rings.burst import Burst
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.vhost.back_end import BackEnd, BackEndListener, BackEndOptions
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener, FrontEndOptions
 from userspace_cni.fastpath.vhost.vhost_messages import Feature
 
 NOISE = random.Random(4).randbytes(2 * 9018)
@@ -126,7 +126,7 @@ def test_more_queue_pairs_than_offered(place: str) -> None:
 
 def test_front_end_listens(place: str) -> None:
     """A back-end may connect, as to QEMU with server=on."""
-    with VhostListener(place) as listener, ThreadPoolExecutor() as pool:
+    with FrontEndListener(place) as listener, ThreadPoolExecutor() as pool:
         accepted = pool.submit(listener.accept)
         with BackEnd.connect(place) as back_end, accepted.result(60) as front_end:
             back_end.wait_started(10)

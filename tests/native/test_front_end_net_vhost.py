@@ -11,7 +11,7 @@ import pytest
 
 from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath.fastpath_errors import SocketRefused
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener, FrontEndOptions
 from userspace_cni.fastpath.vhost.vhost_messages import Feature
 
 OPTIONS = {
@@ -48,7 +48,7 @@ def attached(path: Path, options: FrontEndOptions, *, dials: bool) -> Iterator[F
     """A front-end at the vhost port; either of the two connects."""
     if dials:
         with (
-            VhostListener(str(path), options) as listener,
+            FrontEndListener(str(path), options) as listener,
             net_vhost(path, options.queue_pairs, dials=True),
             listener.accept(60) as front_end,
         ):

@@ -23,7 +23,7 @@ from tests.lab.node.links import pings
 from tests.lab.node.node import Node
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import Switch, wait_until
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener
 
 _TYPE, _OTHER_TYPE = bytes.fromhex("88b5"), bytes.fromhex("88b6")
 """Local experimental ethertypes (IEEE 802)."""
@@ -67,7 +67,7 @@ def talkers(pods: Pods, **bridge: Any) -> Iterator[Talkers]:
     """Two pods whose applications are connected and have learned each other's MAC."""
     a, b = pods.attach("a", **bridge), pods.attach("b", **bridge)
     with ExitStack() as stack:
-        listeners = [stack.enter_context(VhostListener(str(idle.socket))) for idle in (a, b)]
+        listeners = [stack.enter_context(FrontEndListener(str(idle.socket))) for idle in (a, b)]
         for idle in (a, b):
             idle.socket.chmod(0o666)
         fronts = [stack.enter_context(listener.accept(SECONDS)) for listener in listeners]

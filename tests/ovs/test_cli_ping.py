@@ -18,7 +18,7 @@ import pytest
 from tests.lab.frames.idle import SECONDS, Idle, Pods, pods_on
 from tests.lab.node.node import Node
 from tests.lab.switch.switch import Switch, wait_until
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener
 from userspace_cni.linux.unix_sockets import connections_anywhere
 
 PING = ("ping", "--count", "50")
@@ -68,9 +68,9 @@ def test_an_application_that_is_connected(pods: Pods) -> None:
     """A connected application keeps its port, of either kind, and its frames go on; the other pod's port is not used either."""
     a, b, c = pods.attach("a", "client"), pods.attach("b", "server"), pods.attach("c", "client")
     with (
-        VhostListener(str(a.socket)) as listener,
+        FrontEndListener(str(a.socket)) as listener,
         listener.accept(SECONDS) as one,
-        FrontEnd.connect(str(b.socket), deadline_s=SECONDS) as other,
+        FrontEnd.connect(str(b.socket), timeout_s=SECONDS) as other,
     ):
         for idle in (a, b):
             pods.wait_link(idle, "up")
@@ -88,7 +88,7 @@ def test_an_application_that_listens(pods: Pods, switch: Switch) -> None:
     """Its socket is left alone, though OVS is not connected to it; a dead socket is replaced."""
     a, b = pods.attach("a"), pods.attach("b")
     switch.vsctl("set", "Interface", a.port, "options:vhost-server-path=/nowhere/socket")
-    with VhostListener(str(a.socket)):
+    with FrontEndListener(str(a.socket)):
         assert "another process has a socket there" in pods.run(*PING, a.name, b.name, code=1).stderr
         assert a.socket.is_socket()
     path = f"{pods.node.short}/{a.socket.parents[2].name}/{a.socket.name}"
@@ -107,7 +107,7 @@ def test_an_application_that_comes_meanwhile(pods: Pods) -> None:
         pods.wait_link(a, "up")
         pods.wait_link(b, "up")
         wait_until(lambda: not a.socket.exists(), what="a free name")
-        with VhostListener(str(a.socket)) as listener, FrontEnd.connect(str(b.socket), deadline_s=SECONDS) as other:
+        with FrontEndListener(str(a.socket)) as listener, FrontEnd.connect(str(b.socket), timeout_s=SECONDS) as other:
             stdout, _ = process.communicate(timeout=SECONDS)
             assert process.returncode == 1
             assert "the way is cut, or an application took over a port" in stdout
@@ -292,6 +292,6 @@ def test_a_connection_is_seen_at_once(pods: Pods) -> None:
     """A connection counts before OVS reports that its port is up, and until the application has left."""
     b = pods.attach("b", "server")
     assert connections_anywhere(b.port) == 0
-    with FrontEnd.connect(str(b.socket), deadline_s=SECONDS):
+    with FrontEnd.connect(str(b.socket), timeout_s=SECONDS):
         assert connections_anywhere(b.port) == 1
     wait_until(lambda: connections_anywhere(b.port) == 0, what="no connection")

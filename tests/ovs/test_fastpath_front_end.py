@@ -18,7 +18,7 @@ from tests.lab.switch.switch import Switch, wait_until
 from tests.lab.switch.vhost_ports import BRIDGE, CLIENT, SERVER, add_bridge, add_port, cycle, is_up, join
 from userspace_cni.fastpath.fastpath_errors import Disconnected, SocketRefused, TimedOut
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener, FrontEndOptions
 from userspace_cni.fastpath.vhost.vhost_messages import Feature
 
 ETHER = bytes.fromhex("02000000000202000000000188b5")
@@ -34,11 +34,11 @@ Attach = Callable[..., FrontEnd]
 def attach(switch: Switch) -> Iterator[Attach]:
     """Adds a port of a kind on the bridge, and attaches a front-end to it."""
     add_bridge(switch)
-    made: list[FrontEnd | VhostListener] = []
+    made: list[FrontEnd | FrontEndListener] = []
 
     def add(name: str, kind: str = CLIENT, options: FrontEndOptions = FrontEndOptions(), *columns: str) -> FrontEnd:  # noqa: B008
         if kind == CLIENT:
-            listener = VhostListener(f"{switch.rundir}/{name}", options)
+            listener = FrontEndListener(f"{switch.rundir}/{name}", options)
             made.append(listener)
             add_port(switch, name, kind, *columns)
             front_end = listener.accept()
@@ -200,7 +200,7 @@ def test_a_path_without_a_listener(switch: Switch) -> None:
     """Without a port there is no socket, and a listener without a port reports what to look at."""
     with pytest.raises(SocketRefused, match="nothing is there"):
         FrontEnd.connect(f"{switch.rundir}/no-such-port")
-    with VhostListener(f"{switch.rundir}/no-such-port") as listener, pytest.raises(TimedOut, match="vhost-server-path"):
+    with FrontEndListener(f"{switch.rundir}/no-such-port") as listener, pytest.raises(TimedOut, match="vhost-server-path"):
         listener.accept(0.05)
 
 
@@ -226,7 +226,7 @@ def test_a_switch_that_is_stuck(switch: Switch, attach: Attach, kind: str) -> No
 def test_a_switch_that_ends(own_switch: Switch, end: str) -> None:
     """The end of ovs-vswitchd, by stop or kill, is noticed; once it runs again the same queues carry frames."""
     add_bridge(own_switch)
-    with VhostListener(f"{own_switch.rundir}/vhost-a") as listener:
+    with FrontEndListener(f"{own_switch.rundir}/vhost-a") as listener:
         add_port(own_switch, "vhost-a", CLIENT)
         with listener.accept() as front_end:
             (pair,) = front_end.pairs
@@ -273,11 +273,11 @@ UNPRIVILEGED = """
 import os, resource, sys
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, FrontEndListener
 from userspace_cni.fastpath.vhost.socket_paths import SocketAccess
 options = FrontEndOptions(hugepage_bytes=int(sys.argv[3]) or None)
 if sys.argv[1] == "listen":
-    listener = VhostListener(sys.argv[2], options, SocketAccess(0o666))
+    listener = FrontEndListener(sys.argv[2], options, SocketAccess(0o666))
     print("listening", flush=True)
     front_end = listener.accept()
     listener.close()

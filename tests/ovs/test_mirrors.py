@@ -21,7 +21,7 @@ from userspace_cni.attachment.steps import HostEnd, OvsPort, SharedReads
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken
 from userspace_cni.base.mirrors import MirrorSource
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener
 from userspace_cni.ovsdb.client import Session
 from userspace_cni.switch.ovsdb.rows.marks import marks_of
 from userspace_cni.switch.ovsdb.switch_database import open_vswitch, switch_client
@@ -273,11 +273,11 @@ class Pods:
 
     def __init__(self, driver: PortDriver) -> None:
         self._driver = driver
-        self._open: dict[str, tuple[VhostListener, FrontEnd]] = {}
+        self._open: dict[str, tuple[FrontEndListener, FrontEnd]] = {}
 
     def attach(self, step: OvsPort) -> None:
         """Apply the step; its application is there."""
-        listener = VhostListener(step.server_path)
+        listener = FrontEndListener(step.server_path)
         attach(self._driver, step, soon())
         self._open[step.name] = listener, listener.accept()
 

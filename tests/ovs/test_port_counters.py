@@ -15,7 +15,7 @@ from tests.lab.switch.vhost_ports import BRIDGE, CLIENT, add_bridge, add_port
 from userspace_cni.agent.agent_metrics import AgentMetrics
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener, FrontEndOptions
 from userspace_cni.switch.ovsdb.switch_database import switch_client
 from userspace_cni.switch.ports import PortDriver
 
@@ -38,7 +38,7 @@ def sender(switch: Switch) -> Iterator[FrontEnd]:
     """An application connected to our port `sender`, the first port of the bridge."""
     add_bridge(switch)
     with ExitStack() as stack:
-        listener = stack.enter_context(closing(VhostListener(f"{switch.rundir}/sender", FrontEndOptions())))
+        listener = stack.enter_context(closing(FrontEndListener(f"{switch.rundir}/sender", FrontEndOptions())))
         mark(switch, "sender")
         yield stack.enter_context(closing(listener.accept()))
 

@@ -19,7 +19,7 @@ from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.base.limits import Limits, Netem, Rate
 from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
-from userspace_cni.fastpath.vhost.front_end import VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEndListener
 from userspace_cni.switch.ports import PortDriver
 
 MakePort = Callable[..., OvsPort]
@@ -223,7 +223,7 @@ def test_rates_are_kept_and_drops_are_told(switch: Switch, resident: PortDriver,
     """With twice the limit offered in each direction, the limit arrives, and drops are counted for the limited port alone."""
     limits = Limits(to_pod=Rate(20 * MBIT, MBIT), from_pod=Rate(40 * MBIT, MBIT))
     steps = [replace(port(1), limits=limits), port(2)]
-    listeners = [VhostListener(step.server_path) for step in steps]
+    listeners = [FrontEndListener(step.server_path) for step in steps]
     for step in steps:
         attach(resident, step, soon())
     ends = [each.accept() for each in listeners]

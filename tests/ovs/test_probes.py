@@ -27,7 +27,7 @@ from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, SwitchRefused, Unavailable
 from userspace_cni.base.settings import Settings
-from userspace_cni.fastpath.vhost.front_end import FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEndListener, FrontEndOptions
 from userspace_cni.node import probes
 from userspace_cni.node.local_node import LocalNode
 from userspace_cni.node.probes import ProbePorts
@@ -214,7 +214,7 @@ def test_sockets_for_a_switch_of_another_user(settings: Settings, tmp_path: Path
     os.chown(tmp_path, -1, 4711)
     with probing(replace(settings, ovs_rundir=str(tmp_path))) as ports:
         port = ports.reserve("br-any")
-        with VhostListener(port.socket):
+        with FrontEndListener(port.socket):
             place, file = Path(port.socket).parent.stat(), Path(port.socket).stat()
             assert (place.st_gid, stat.S_IMODE(place.st_mode)) == (4711, 0o2750)
             assert (file.st_gid, stat.S_IMODE(file.st_mode)) == (4711, 0o660)
@@ -225,7 +225,7 @@ def test_below_a_root_of_another_name(switch: Switch, settings: Settings, bridge
     with probing(replace(settings, host_root="/proc/self/root")) as ports:
         port = ports.reserve(bridge)
         assert port.socket == f"/proc/self/root{port.server_path}"
-        with VhostListener(port.socket, FrontEndOptions(queue_size=64)) as listener:
+        with FrontEndListener(port.socket, FrontEndOptions(queue_size=64)) as listener:
             ports.plug(port)
             with listener.accept() as front_end:
                 assert front_end.is_alive()

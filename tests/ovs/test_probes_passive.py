@@ -13,7 +13,7 @@ from tests.cni.spec import PORT, succeeded, switch_of
 from tests.lab.node.forked_node import run_command
 from tests.lab.node.node import Node
 from tests.lab.switch.switch import wait_until
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener, FrontEndOptions
 
 OPTIONS = FrontEndOptions(queue_size=64)
 
@@ -63,11 +63,11 @@ def attachment(node: Node, sandbox: str, request: pytest.FixtureRequest) -> Iter
     assert node.leftovers() == {}
 
 
-def front_end(attachment: Attachment) -> tuple[FrontEnd, list[VhostListener]]:
+def front_end(attachment: Attachment) -> tuple[FrontEnd, list[FrontEndListener]]:
     """The application of the attachment, as the role of its port wants it."""
     if attachment.listed()["role"] == "client":
         return FrontEnd.connect(attachment.socket, OPTIONS), []
-    listener = VhostListener(attachment.socket, OPTIONS)
+    listener = FrontEndListener(attachment.socket, OPTIONS)
     return listener.accept(), [listener]
 
 

@@ -17,6 +17,7 @@ import fcntl
 import os
 import struct
 import threading
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -62,6 +63,8 @@ class Tap(Closing):
     `name`: as given; when that is empty or has a `%d` in it, the kernel chooses.
     """
 
+    _fd = -1
+
     def __init__(self, name: str = "") -> None:
         step = f"making the tap {name}" if name else "making a tap"
         if len(os.fsencode(name)) > NAME_MAX:
@@ -71,10 +74,16 @@ class Tap(Closing):
             flags = _IFF_TAP | _IFF_NO_PI | _IFF_TUN_EXCL
             answer = fcntl.ioctl(self._fd, _TUNSETIFF, _IFREQ.pack(os.fsencode(name), flags))
         except OSError as error:
-            os.close(self._fd)
+            fd, self._fd = self._fd, -1
+            os.close(fd)
             raise TapRefused(step, *_reason(error, name)) from error
         self.name = os.fsdecode(answer[:16].rstrip(b"\0"))
         self.set_carrier(present=False)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            warnings.warn(f"unclosed tap {self.name}: use `with`, or close()", ResourceWarning, 2, source=self)
+            self.close()
 
     def fileno(self) -> int:
         """The descriptor, non-blocking: a read or a write is one frame. Raises Closed."""

@@ -69,7 +69,9 @@ def gather_dpdk_facts(node: LocalNode, life: Liveness, patience: Callable[[], De
         dpdk_version=dpdk_version,
         processors=read_processors(settings.kubelet_dir, root),
         memory=read_node_memory(root),
-        pages=hugepages.look(root.path("/sys"), root.path("/proc/1/mountinfo") if root.elsewhere else "/proc/self/mountinfo"),
+        pages=hugepages.read_hugepages(
+            root.path("/sys"), root.path("/proc/1/mountinfo") if root.elsewhere else "/proc/self/mountinfo"
+        ),
         default_bytes=default_bytes,
         boot_pages=read_boot_pages(default_bytes, root),
         attached=sum(record.owner == "pod" for record in node.store.journal.records()),

@@ -141,7 +141,9 @@ def gather_node_facts(
     daemon = asked(lambda: look_at_daemon(pid, _VSWITCHD, settings.short_dir, root)) if pid else None
     if pid and daemon is None:
         unknown.append(f"process {pid}, ovs-vswitchd: it is not seen from here (in a container it takes hostPID: true)")
-    pages = hugepages.look(root.path("/sys"), root.path("/proc/1/mountinfo") if root.elsewhere else "/proc/self/mountinfo")
+    pages = hugepages.read_hugepages(
+        root.path("/sys"), root.path("/proc/1/mountinfo") if root.elsewhere else "/proc/self/mountinfo"
+    )
     if not pages.machine and not pages.nodes:
         unknown.append("huge pages: /sys shows none of any size (a kernel without them, or a container without the host's /sys)")
     default_bytes = read_default_bytes(root)

@@ -99,7 +99,7 @@ class TrafficLooks:
             counters=counted,
             threads=threads,
             limited=self._limited,
-            pools=hugepages.look().list_pools(),
+            pools=hugepages.read_hugepages().list_pools(),
             problems=self._problems,
         )
 

@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from userspace_cni.attachment.steps import Socket
 from userspace_cni.fastpath.fastpath_errors import SocketRefused, TimedOut
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener, FrontEndOptions
 from userspace_cni.fastpath.vhost.socket_paths import SocketAccess
 from userspace_cni.linux.instant import Instant
 from userspace_cni.linux.unix_sockets import connections_anywhere
@@ -57,13 +57,11 @@ class BorrowedSocket:
         if self._listener:
             self._listener.take(seconds)
 
-    def attach(self, deadline_s: float) -> FrontEnd:
+    def attach(self, timeout_s: float) -> FrontEnd:
         """Attach to OVS; the connection ends with this context. SocketRefused: an application is connected too."""
         if self._listener:
-            return self._stack.enter_context(self._listener.accept(deadline_s))
-        front = FrontEnd.connect(
-            self._path, self._options, deadline_s, trusted=self._trusted, connected=self._require_to_be_alone
-        )
+            return self._stack.enter_context(self._listener.accept(timeout_s))
+        front = FrontEnd.connect(self._path, self._options, timeout_s, trusted=self._trusted, connected=self._require_to_be_alone)
         return self._stack.enter_context(front)
 
     def _require_to_be_alone(self) -> None:
@@ -73,7 +71,7 @@ class BorrowedSocket:
             raise SocketRefused(f"connecting to {self._path}", found, "ss -xp: attaching would cut the port's application off")
 
 
-class _Once(VhostListener):
+class _Once(FrontEndListener):
     """Listens for one connection, and removes its socket as soon as that is accepted."""
 
     _taken: socket.socket | None = None

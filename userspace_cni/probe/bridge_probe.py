@@ -21,7 +21,7 @@ from userspace_cni.probe import histogram
 from userspace_cni.probe.endpoints import ETHERTYPE, mac_bytes
 
 if TYPE_CHECKING:
-    from userspace_cni.fastpath.vhost.front_end import FrontEnd, VhostListener
+    from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener
     from userspace_cni.node.probes import ProbePort, ProbePorts
     from userspace_cni.switch.ovsdb.bridges import Bridge
 
@@ -161,14 +161,14 @@ def _go(port: ProbePort, ports: ProbePorts, course: ProbeOptions, verdict: Verdi
                 _time_frames(front_end, ports, port, (verdict, course))
 
 
-def _listener(port: ProbePort) -> VhostListener:
+def _listener(port: ProbePort) -> FrontEndListener:
     """Listen on the port's socket, which has OVS's group, as its directory has."""
-    from userspace_cni.fastpath.vhost.front_end import FrontEndOptions, VhostListener
+    from userspace_cni.fastpath.vhost.front_end import FrontEndListener, FrontEndOptions
 
-    return VhostListener(port.socket, FrontEndOptions(queue_size=_QUEUE))
+    return FrontEndListener(port.socket, FrontEndOptions(queue_size=_QUEUE))
 
 
-def _await_connection(listener: VhostListener, timeout_s: float) -> None:
+def _await_connection(listener: FrontEndListener, timeout_s: float) -> None:
     poller = select.poll()
     poller.register(listener.fileno(), select.POLLIN)
     if not poller.poll(timeout_s * 1000):

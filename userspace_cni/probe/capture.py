@@ -165,7 +165,7 @@ def mirror(site: ProbeSite, record: Record, tell: Tell, removed: Tell, ending: E
 
     `removed` is called with each thing that killed runs had left. Raises Unusable, BadRequest, Unavailable, FastPathError, Ended.
     """
-    from userspace_cni.fastpath.vhost.front_end import FrontEndOptions, VhostListener
+    from userspace_cni.fastpath.vhost.front_end import FrontEndListener, FrontEndOptions
     from userspace_cni.node.probes import CAPTURE
 
     with site.probe_ports(CAPTURE) as ports:
@@ -177,7 +177,7 @@ def mirror(site: ProbeSite, record: Record, tell: Tell, removed: Tell, ending: E
         tell(f"making a mirror of port {source.port} on bridge {source.bridge}")
         port = ports.reserve(source.bridge)
         options = FrontEndOptions(queue_size=_QUEUE, room=_LINE, receive_room=_BUFFER_BYTES, mergeable=True)
-        with VhostListener(port.socket, options, access_for_switch(site)) as listener:
+        with FrontEndListener(port.socket, options, access_for_switch(site)) as listener:
             ports.plug(port, mtu=source.mtu if source.mtu > MTU else None, vlan=source.vlan, mirrored=source.port)
             tell("attaching to it")
             with listener.accept(ATTACH_S) as front:

@@ -205,7 +205,7 @@ def temporary(site: ProbeSite, bridge: str | None, size: int, tell: Tell, remove
 
     `removed` is called with each thing that killed runs had left. Raises BadRequest, Unavailable, FastPathError, Ended.
     """
-    from userspace_cni.fastpath.vhost.front_end import VhostListener
+    from userspace_cni.fastpath.vhost.front_end import FrontEndListener
 
     with site.probe_ports("measurement") as ports:
         ending.listen()  # `ports` installed its own handler; it handles signals again when it cleans up
@@ -222,7 +222,7 @@ def temporary(site: ProbeSite, bridge: str | None, size: int, tell: Tell, remove
         options = _options(endpoints)
         access = access_for_switch(site)
         with ExitStack() as stack:
-            listeners = [stack.enter_context(VhostListener(port.socket, options, access)) for port in (first, second)]
+            listeners = [stack.enter_context(FrontEndListener(port.socket, options, access)) for port in (first, second)]
             for port in (first, second):
                 ports.plug(port, mtu=mtu if mtu > MTU else None)
             tell("attaching to both")

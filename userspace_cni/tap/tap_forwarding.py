@@ -25,7 +25,7 @@ from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import BadRequest, Unavailable, UserspaceError
 from userspace_cni.fastpath.fastpath_errors import FastPathError, SocketRefused
 from userspace_cni.fastpath.tap import ETHERNET, DirectionCounts, Pump, PumpCounts, PumpEnd, Tap
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener, FrontEndOptions
 from userspace_cni.fastpath.vhost.socket_paths import SocketAccess, is_alive
 from userspace_cni.host.netlink.own_link import LinkSettings, set_up
 from userspace_cni.linux.unix_sockets import connections_here
@@ -354,9 +354,9 @@ class _AttachAsServer(_Attach):
     def close(self) -> None:
         self._listener.close()
 
-    def _listen(self) -> VhostListener:
+    def _listen(self) -> FrontEndListener:
         wanted = self._wanted
-        listener = VhostListener(wanted.socket, self._options, SocketAccess(wanted.socket_mode), replace_dead=True)
+        listener = FrontEndListener(wanted.socket, self._options, SocketAccess(wanted.socket_mode), replace_dead=True)
         self._poller.register(listener.fileno(), select.POLLIN)
         return listener
 

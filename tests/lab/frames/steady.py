@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener, FrontEndOptions
 
 PAUSE_S = 0.01
 SIZE = 200
@@ -39,8 +39,8 @@ class SteadyTraffic:
 def steady_traffic(first: Path, second: Path) -> Iterator[SteadyTraffic]:
     """Traffic between new applications that make these sockets."""
     with (
-        closing(VhostListener(str(first), FrontEndOptions())) as one,
-        closing(VhostListener(str(second), FrontEndOptions())) as other,
+        closing(FrontEndListener(str(first), FrontEndOptions())) as one,
+        closing(FrontEndListener(str(second), FrontEndOptions())) as other,
         closing(one.accept()) as a,
         closing(other.accept()) as b,
     ):

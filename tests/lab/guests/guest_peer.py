@@ -18,7 +18,7 @@ from typing import Self
 
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener, FrontEndOptions
 
 MAC = "52:54:00:00:0f:01"
 ADDRESS = "10.9.0.1"
@@ -126,7 +126,7 @@ def peer_at(switch: Switch, bridge: str, directory: Path, mtu: int = 1500) -> It
     gives up a port whose application connects meanwhile: there is no memory for that connection, and no second try.
     """
     options = FrontEndOptions(room=mtu + 64)
-    with VhostListener(f"{directory}/peer.sock", options) as listener:
+    with FrontEndListener(f"{directory}/peer.sock", options) as listener:
         columns = ["type=dpdkvhostuserclient", f"options:vhost-server-path={listener.path}", f"mtu_request={mtu}"]
         switch.vsctl("add-port", bridge, PORT, "--", "set", "Interface", PORT, *columns)
         try:

@@ -604,13 +604,13 @@ def test_status_tells_huge_pages(town: Town, monkeypatch: pytest.MonkeyPatch) ->
         nodes=(HugepagePool(2 << 20, 0, 32, 0, None, 0), HugepagePool(2 << 20, 1, 64, 64, None, 0)),
         mounts=(HugetlbMount("/dev/hugepages", 2 << 20, 0o755, 0, 0, None, None, writable=True),),
     )
-    monkeypatch.setattr(hugepages, "look", lambda **_: found)
+    monkeypatch.setattr(hugepages, "read_hugepages", lambda **_: found)
     shown = [line for line in town.cli("status").stdout.splitlines() if line.startswith("huge pages")]
     assert "64 of 2 MiB on node 1, 64 free (4 of the machine's promised), mounted at /dev/hugepages" in shown[1]
     assert "2 of 1 GiB, 0 free, not mounted" in shown[2]
     decoded_pools = decoded(town.cli("status", "--json"))["hugepages"]["pools"]
     assert [(pool["node"], pool["free"]) for pool in decoded_pools] == [(0, 0), (1, 64), (None, 0)]
-    monkeypatch.setattr(hugepages, "look", lambda **_: HugePages((), (), ()))
+    monkeypatch.setattr(hugepages, "read_hugepages", lambda **_: HugePages((), (), ()))
     result = town.cli("status")
     assert result.exit_code == 0
     assert "none reserved" in result.stdout

@@ -53,7 +53,7 @@ def _pages(free: int) -> HugepagePool:
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Town]:
     """A node in memory with enough huge pages, in a directory with a path short enough for sockets."""
-    monkeypatch.setattr(hugepages, "look", lambda **_: HugePages((), (_pages(512),), ()))
+    monkeypatch.setattr(hugepages, "read_hugepages", lambda **_: HugePages((), (_pages(512),), ()))
     with TemporaryDirectory(prefix="uc-") as directory:
         yield Town(Path(directory))
 
@@ -179,7 +179,7 @@ def test_notes_of_a_healthy_node(town: Town) -> None:
 
 def test_pages_that_healthy_vms_took(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """Used-up pages are no fault while all VMs run, and may be the reason why one does not."""
-    monkeypatch.setattr(hugepages, "look", lambda **_: HugePages((), (_pages(0),), ()))
+    monkeypatch.setattr(hugepages, "read_hugepages", lambda **_: HugePages((), (_pages(0),), ()))
     assert [each["severity"] for each in told(town)["findings"] if each["name"] == "hugepages-short"] == ["note"]
     assert "hugepages-short" not in town.cli("kubevirt", "doctor").stdout
     town.lose()

@@ -11,8 +11,8 @@ from userspace_cni.fastpath.memory.hugepages import (
     HugePages,
     HugetlbMount,
     format_size,
-    look,
     parse_mounts,
+    read_hugepages,
     read_machine_pools,
     read_node_pools,
 )
@@ -72,7 +72,7 @@ def test_finest_pools() -> None:
 
 def test_kernel_without_huge_pages(tmp_path: Path) -> None:
     """No sysfs, no mountinfo: nothing there, and no error."""
-    found = look(str(tmp_path / "sys"), str(tmp_path / "mountinfo"))
+    found = read_hugepages(str(tmp_path / "sys"), str(tmp_path / "mountinfo"))
     assert (found.machine, found.nodes, found.mounts, found.list_pools()) == ((), (), (), ())
 
 
@@ -114,7 +114,7 @@ def test_other_lines_are_no_mounts() -> None:
 
 def test_this_machine() -> None:
     """The pools of this machine are plausible: none has more free pages than pages."""
-    found = look()
+    found = read_hugepages()
     assert all(0 <= pool.free <= pool.total for pool in found.list_pools())
 
 

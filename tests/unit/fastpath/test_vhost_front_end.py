@@ -32,7 +32,7 @@ from userspace_cni.fastpath.fastpath_errors import (
     TimedOut,
 )
 from userspace_cni.fastpath.memory.hugepages import HugepagePool
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, VhostListener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener, FrontEndOptions
 from userspace_cni.fastpath.vhost.socket_paths import connect
 from userspace_cni.fastpath.vhost.vhost_messages import Feature, ProtocolFeature, Region, VhostRequest, VringAddress, unpack_table
 from userspace_cni.linux.instant import Instant
@@ -83,7 +83,7 @@ def attach(path: Path, options: FrontEndOptions = SMALL, seconds: float = 60.0) 
 @contextmanager
 def awaited(path: Path, answer: Answer = good, options: FrontEndOptions = SMALL, **offers: int) -> Iterator[ScriptedBackEnd]:
     """A back-end, as that of a dpdkvhostuserclient port, to which a front-end was attached that is closed by now."""
-    with VhostListener(str(path), options) as listener, dialling_back_end(path, answer, **offers) as peer:
+    with FrontEndListener(str(path), options) as listener, dialling_back_end(path, answer, **offers) as peer:
         listener.accept(60).close()
         yield peer
 
@@ -318,7 +318,7 @@ def test_a_detach_that_fails(path: Path) -> None:
     silent = at(len(ATTACHMENT) + 3, Act.SILENT)
     with (
         nothing_left(),
-        VhostListener(str(path), SMALL) as listener,
+        FrontEndListener(str(path), SMALL) as listener,
         dialling_back_end(path, silent),
         listener.accept(60) as front_end,
     ):
@@ -352,7 +352,7 @@ def test_reattach_of_one_that_is_alive(path: Path) -> None:
     """An attachment that is alive is ended in good order before the next."""
     with (
         nothing_left(),
-        VhostListener(str(path), SMALL) as listener,
+        FrontEndListener(str(path), SMALL) as listener,
         dialling_back_end(path) as first,
         listener.accept(60) as front_end,
         dialling_back_end(path) as second,
@@ -495,7 +495,7 @@ def test_reattach_to_one_that_is_stuck(path: Path) -> None:
 
 def test_close_ends_a_reattachment(path: Path) -> None:
     """A reattach that waits for a back-end ends with Closed when another thread closes."""
-    with nothing_left(), VhostListener(str(path), SMALL) as listener:
+    with nothing_left(), FrontEndListener(str(path), SMALL) as listener:
         front_ends: list[FrontEnd] = []
         peer_thread = threading.Thread(target=lambda: front_ends.append(listener.accept(60)))
         peer_thread.start()
@@ -519,7 +519,7 @@ def test_close_ends_a_reattachment(path: Path) -> None:
 
 def test_a_listener(path: Path) -> None:
     """A connection to a listener is a back-end, the next one too for the same front-end; close removes the socket."""
-    with nothing_left(), VhostListener(str(path), SMALL) as listener:
+    with nothing_left(), FrontEndListener(str(path), SMALL) as listener:
         connect(str(path), Instant.after(1)).close()  # a connection that ended before it was accepted is ignored
         with dialling_back_end(path):
             front_end = listener.accept(60)
@@ -535,7 +535,7 @@ def test_a_listener(path: Path) -> None:
 
 def test_a_listener_that_is_closed(path: Path) -> None:
     """A closed listener accepts no connection, and its front-ends cannot be attached again."""
-    listener = VhostListener(str(path), SMALL)
+    listener = FrontEndListener(str(path), SMALL)
     with dialling_back_end(path), listener.accept(60) as front_end:
         listener.close()
         assert front_end.is_alive()
@@ -587,13 +587,13 @@ def test_another_front_end(path: Path) -> None:
     """When two front-ends are connected, the error of each says that the other side is a front-end too."""
     raised: list[FastPathError] = []
 
-    def accept(listener: VhostListener) -> None:
+    def accept(listener: FrontEndListener) -> None:
         try:
             listener.accept(60)
         except FastPathError as error:
             raised.append(error)
 
-    with nothing_left(), VhostListener(str(path), SMALL) as listener:
+    with nothing_left(), FrontEndListener(str(path), SMALL) as listener:
         thread = threading.Thread(target=accept, args=(listener,))
         thread.start()
         with pytest.raises(PeerError, match="another tap, and no switch") as caught:

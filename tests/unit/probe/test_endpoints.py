@@ -119,7 +119,7 @@ class MemoryBorrowed:
         """It comes while names and a note are there."""
         assert (self.lab.named, self.lab.notes()) == (2, [[CONTAINER, OTHER]])
 
-    def attach(self, deadline_s: float) -> Front:
+    def attach(self, timeout_s: float) -> Front:
         assert (self.lab.named, self.lab.notes()) == (0, [])
         if self.lab.refusing:
             raise self.lab.refusing

@@ -263,7 +263,7 @@ def _is_same(mine: os.stat_result, path: str) -> bool | None:
 
 def _hugepages(site: Site) -> hugepages.HugePages:
     elsewhere = site.settings.host_root.rstrip("/")
-    return hugepages.look(mountinfo=f"{elsewhere}/proc/1/mountinfo" if elsewhere else "/proc/self/mountinfo")
+    return hugepages.read_hugepages(mountinfo=f"{elsewhere}/proc/1/mountinfo" if elsewhere else "/proc/self/mountinfo")
 
 
 def _text(path: str) -> str:

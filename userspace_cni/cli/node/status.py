@@ -206,7 +206,7 @@ def _directory(name: str, site: Site) -> dict[str, str]:
 def _hugepages(site: Site) -> dict[str, Any]:
     """The pools of each NUMA node, and the mounts of hugetlbfs. None is a finding: only the switch knows what it needs."""
     elsewhere = site.settings.host_root.rstrip("/")
-    found = hugepages.look(mountinfo=f"{elsewhere}/proc/1/mountinfo" if elsewhere else "/proc/self/mountinfo")
+    found = hugepages.read_hugepages(mountinfo=f"{elsewhere}/proc/1/mountinfo" if elsewhere else "/proc/self/mountinfo")
     return {
         "pools": [asdict(pool) for pool in found.list_pools()],
         "reserved": {str(pool.page_bytes): pool.reserved for pool in found.machine},

@@ -58,7 +58,7 @@ class HugetlbMount:
 
 @dataclass(frozen=True)
 class HugePages:
-    """What `look` found: the machine's pools by page size, those of each node, and the mounts. Empty on a kernel without them."""
+    """The machine's pools by page size, those of each node, and the mounts. Empty on a kernel without them."""
 
     machine: tuple[HugepagePool, ...]
     nodes: tuple[HugepagePool, ...]
@@ -70,7 +70,7 @@ class HugePages:
         return tuple(sorted((*self.nodes, *(pool for pool in self.machine if pool.page_bytes not in known)), key=_order))
 
 
-def look(sys: str = "/sys", mountinfo: str = "/proc/self/mountinfo") -> HugePages:
+def read_hugepages(sys: str = "/sys", mountinfo: str = "/proc/self/mountinfo") -> HugePages:
     """Read the pools and mounts of the machine. What cannot be read (no sysfs, no such kernel option) counts as absent."""
     return HugePages(read_machine_pools(sys), read_node_pools(sys), parse_mounts(_text(Path(mountinfo))))
 

@@ -57,6 +57,9 @@ class Burst:
         return count
 
     def frames(self, count: int) -> list[bytes]:
+        """Copies of the first `count` frames."""
+        if not 0 <= count <= self.capacity:
+            raise ValueError(f"{count} frames of a burst of {self.capacity}")
         buffer, stride = self.buffer, self.stride
         starts = range(0, count * stride, stride)
         return [buffer[start : start + length].tobytes() for start, length in zip(starts, self.lengths[:count], strict=True)]

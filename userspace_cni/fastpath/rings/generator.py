@@ -27,15 +27,20 @@ SECOND = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What to send. `frame` has 14 bytes at least; 22 with `touch`, of which the last 8 are replaced by the mark of the run."""
+    """What to send. `frame` has 14 bytes at least; 22 with `touch`, of which the last 8 are replaced by the mark of the run.
+
+    `batch`: frames per burst. `copy`: copy each frame into its buffer; False: a front-end fills its buffers once. `touch`: look
+    for the mark in each received frame; frames without it are `foreign`. `window_ns`: frames are counted in windows of this
+    length. `back`: the frame of the second direction of `blast_both`, as long as `frame`; b"": the same frame.
+    """
 
     frame: bytes
-    batch: int = 32  # frames per burst
+    batch: int = 32
     seconds: float = 0.1
-    copy: bool = True  # copy each frame into its buffer; False: a front-end fills its buffers once
-    touch: bool = False  # look for the mark in each received frame; frames without it are `foreign`
+    copy: bool = True
+    touch: bool = False
     window_ns: int = 1_000_000
-    back: bytes = b""  # the frame of the second direction of `blast_both`, as long as `frame`; b"": the same frame
+    back: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

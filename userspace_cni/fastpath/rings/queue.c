@@ -130,6 +130,15 @@ void fp_close(struct fp_queue *queue)
 }
 
 /**
+ * fp_forget() - Close a queue in a child after fork(2), where no other thread is that could be awaited
+ * @queue:	The queue, in any state
+ */
+void fp_forget(struct fp_queue *queue)
+{
+	atomic_store(&queue->state, FP_CLOSED);
+}
+
+/**
  * acceptable() - Count the frames that can be sent, up to the first that cannot
  * @queue:	Queue that transmits
  * @stride:	Bytes from frame to frame

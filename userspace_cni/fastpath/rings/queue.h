@@ -16,7 +16,7 @@
 #define FP_HEADER 12	/* bytes of struct virtio_net_hdr_mrg_rxbuf, with VIRTIO_F_VERSION_1 always before a frame */
 #define FP_SHORTEST 14	/* bytes of the shortest frame that is sent: an Ethernet header */
 #define FP_LINE 64	/* bytes of a line of the processor's cache */
-#define FP_WAIT_QUEUES 64	/* most queues of one fp_wait() */
+#define FP_WAIT_QUEUES 128	/* most queues of one fp_wait(): the queue pairs that a connection can have */
 
 /** enum fp_state - Bits that say which thread may touch a queue
  * @FP_IDLE:	the next caller may take it
@@ -106,6 +106,7 @@ void fp_release(struct fp_queue *queue);
 void fp_stop(struct fp_queue *queue);
 void fp_start(struct fp_queue *queue);
 void fp_close(struct fp_queue *queue);
+void fp_forget(struct fp_queue *queue);
 
 int fp_send(struct fp_queue *queue, const void *frames, uint32_t stride, const uint32_t *lengths, uint32_t count);
 int fp_receive(struct fp_queue *queue, void *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity);

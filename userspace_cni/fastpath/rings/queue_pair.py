@@ -57,15 +57,19 @@ class RingOwner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class QueueCounters:
-    """The counts of a pair since it was made, over all its connections."""
+    """The counts of a pair since it was made, over all its connections. Bytes are those of frames, without virtio headers.
+
+    `tx_refused`: frames for which a send found no room. `rx_oversize`: frames that were longer than the burst's stride, and
+    dropped. `kicks`: notifications written for the other side.
+    """
 
     tx_frames: int
-    tx_bytes: int  # of frames, without virtio headers
-    tx_refused: int  # frames for which a send found no room
+    tx_bytes: int
+    tx_refused: int
     rx_frames: int
     rx_bytes: int
-    rx_oversize: int  # received, longer than the burst's stride, dropped
-    kicks: int  # notifications written for the other side
+    rx_oversize: int
+    kicks: int
 
 
 class QueuePair:
@@ -80,7 +84,6 @@ class QueuePair:
         self.tx = tx
         self.rx = rx
         self.owner = owner
-        self._awaited = ffi.new("struct fp_queue *[]", [rx])
         self._burst_lock = threading.Lock()
         self._burst: Burst | None = None
 
@@ -116,6 +119,8 @@ class QueuePair:
 
     def send_frames(self, frames: Sequence[bytes | bytearray | memoryview]) -> int:
         """Send bytes-like frames; returns how many were taken, in order. Convenient, and several times slower than `send`."""
+        if isinstance(frames, bytes | bytearray | memoryview | str):
+            raise TypeError(f"frames are sent as a sequence, [frame] for a single one, and not as {type(frames).__name__}")
         sent = 0
         while sent < len(frames):
             batch = frames[sent : sent + BATCH]
@@ -144,17 +149,11 @@ class QueuePair:
 
         Raises Disconnected when the other side hangs up, Closed when the owner is closed meanwhile.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            left = -1 if deadline is None else int(max(0, min(deadline - time.monotonic(), FOREVER_S)) * 1e9)
-            result: int = lib.fp_wait(self._awaited, 1, self.owner.control_fd, self.owner.wake_fd, left)
-            if result >= 0:
-                return bool(result)
-            if result != -errno.EINTR:
-                raise self.explain_failure(result, "wait")
+        return wait_for_frames((self,), timeout_s)
 
     @property
     def counters(self) -> QueueCounters:
+        """What it has carried so far; may be read at any time, also when it is closed."""
         tx: Any = ffi.new("struct fp_counters *")
         rx: Any = ffi.new("struct fp_counters *")
         lib.fp_read_counters(self.tx, tx)
@@ -168,6 +167,11 @@ class QueuePair:
                 raise self._ring_fault("look at the ring", queue)
         if known := self.owner.why_failed():
             raise known
+
+    def forget(self) -> None:
+        """Close both queues in a child after fork(2): their rings are the parent's. For the owner."""
+        lib.fp_forget(self.tx)
+        lib.fp_forget(self.rx)
 
     def explain_failure(self, code: int, step: str, length: int = 0) -> Exception:
         """The exception for a negative result of a C function on this pair; `length` is that of the frame concerned."""
@@ -220,6 +224,22 @@ class QueuePair:
         reason = REASONS.get(lib.fp_fault_of(queue), BreachReason.BAD_VALUE)
         where = f"{'transmit' if queue is self.tx else 'receive'} queue of pair {self.index}"
         return RingFault(reason, step, where, "attach again; the other side's program breaks the rules of virtio")
+
+
+def wait_for_frames(pairs: Sequence[QueuePair], timeout_s: float | None = None) -> bool:
+    """Sleep until frames have arrived at one of `pairs` of one connection; False when none came within `timeout_s`.
+
+    Raises Disconnected when the other side hangs up, Closed when the connection is closed meanwhile, RingFault.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    first, queues = pairs[0], ffi.new("struct fp_queue *[]", [pair.rx for pair in pairs])
+    while True:
+        left = -1 if deadline is None else int(max(0, min(deadline - time.monotonic(), FOREVER_S)) * 1e9)
+        result: int = lib.fp_wait(queues, len(pairs), first.owner.control_fd, first.owner.wake_fd, left)
+        if result >= 0:
+            return bool(result)
+        if result != -errno.EINTR:
+            raise next((pair for pair in pairs if lib.fp_fault_of(pair.rx)), first).explain_failure(result, "wait")
 
 
 def _copies(burst: Burst, count: int) -> list[bytes]:

@@ -23,6 +23,7 @@ from userspace_cni.fastpath.vhost.channel import Channel, Peer
 from userspace_cni.fastpath.vhost.device import Offer, VhostDevice
 from userspace_cni.fastpath.vhost.socket_paths import ListeningSocket, SocketAccess
 from userspace_cni.fastpath.vhost.vhost_messages import VRING_MAX
+from userspace_cni.fastpath.vhost.vhost_port import VhostPort, keep_from_children
 from userspace_cni.linux.closing import Closing
 from userspace_cni.linux.instant import Instant
 from userspace_cni.linux.unix_sockets import hung_up
@@ -48,7 +49,7 @@ class BackEndOptions:
             raise ValueError(f"{self.queue_pairs} queue pairs, 1 to {_PAIRS_MAX} are possible")
 
 
-class BackEnd(Closing):
+class BackEnd(VhostPort):
     """One front-end that is connected. Its `pairs` carry nothing until the front-end has started their rings.
 
     pairs[i].send() goes to the guest's receive queue i, pairs[i].receive() takes from its transmit queue i. When the connection
@@ -56,14 +57,17 @@ class BackEnd(Closing):
     The object owns `sock`, also when MemoryShort is raised.
     """
 
-    def __init__(self, sock: socket.socket, options: BackEndOptions | None = None) -> None:
+    def __init__(self, sock: socket.socket, options: BackEndOptions | None = None, path: str = "") -> None:
         options = options or BackEndOptions()
+        self.path = path
+        self._step = f"back-end {path}".rstrip()
         self._patience_s = options.patience_s
         self._channel = Channel(sock)
         self._alarm = -1
         self._changed = threading.Condition()
         self._failure: FastPathError | None = None
         self._closing = False
+        self._forgotten = False
         try:
             self._alarm = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             offer = Offer(options.queue_pairs, options.mergeable, options.in_order)
@@ -75,22 +79,26 @@ class BackEnd(Closing):
             )
             self._thread = threading.Thread(target=self._serve, name="vhost-user back-end", daemon=True)
             self._thread.start()
+            keep_from_children(self)
         except BaseException as error:
             self._channel.close()
             if self._alarm >= 0:
                 os.close(self._alarm)
             if isinstance(error, OSError | RuntimeError):
                 what = "no descriptor or thread for another connection"
-                raise MemoryShort("back-end", what, f"limits of this process, ulimit -n and -u: {error}") from error
+                raise MemoryShort(self._step, what, f"limits of this process, ulimit -n and -u: {error}") from error
             raise
 
     @classmethod
-    def connect(cls, path: str, options: BackEndOptions | None = None, *, deadline_s: float = 15.0, trusted: str = "") -> Self:
+    def connect(
+        cls, path: str | os.PathLike[str], options: BackEndOptions | None = None, *, timeout_s: float = 15.0, trusted: str = ""
+    ) -> Self:
         """Connect to a front-end that listens at `path` (QEMU with server=on, virtio_user with server=1).
 
         Raises SocketRefused, TimedOut, MemoryShort. `trusted`: a directory above `path`; below it no link is followed.
         """
-        return cls(socket_paths.connect(path, Instant.after(deadline_s), trusted=trusted), options)
+        path = os.fspath(path)
+        return cls(socket_paths.connect(path, Instant.after(timeout_s), trusted=trusted), options, path)
 
     @property
     def control_fd(self) -> int:
@@ -112,23 +120,19 @@ class BackEnd(Closing):
         """The MTU that the front-end has sent with NET_SET_MTU, bytes; None before."""
         return self._device.mtu
 
-    def is_alive(self) -> bool:
-        """Whether the front-end is connected and no failure is known."""
-        return self.why_failed() is None
-
     def why_failed(self) -> FastPathError | None:
         """Why the connection cannot be used any more: PeerError, Disconnected, Closed; None while it can be used."""
         if self._failure is None and self._closing:
-            return Closed("back-end", "the connection has been closed on this side")
+            return Closed(self._step, self.closed_as)
         return self._failure or self._fault()
 
     def list_started(self) -> tuple[int, ...]:
         """Numbers of the queue pairs of which both rings carry frames."""
         return self._device.list_started()
 
-    def wait_started(self, deadline_s: float | None = 15.0, pairs: int = 1) -> None:
+    def wait_started(self, timeout_s: float | None = 15.0, pairs: int = 1) -> None:
         """Wait until `pairs` queue pairs carry frames. Raises TimedOut, or the failure of the connection."""
-        deadline = Instant.after(deadline_s)
+        deadline = Instant.after(timeout_s)
         with self._changed:
             while len(self.list_started()) < pairs:
                 if failure := self.why_failed():
@@ -141,6 +145,8 @@ class BackEnd(Closing):
 
     def close(self) -> None:
         """Hang up and free everything; waits in other threads end with Closed. May be called again."""
+        if self._forgotten:
+            return
         with self._changed:
             self._closing = True
             self._raise_alarm()
@@ -152,24 +158,31 @@ class BackEnd(Closing):
             if alarm >= 0:
                 os.close(alarm)
 
+    def forget(self) -> None:
+        self._closing = self._forgotten = True
+        self._channel.close()
+        alarm, self._alarm = self._alarm, -1
+        if alarm >= 0:
+            os.close(alarm)
+
     def _serve(self) -> None:
         """The thread: apply messages until the connection ends, then free everything."""
-        failure = FastPathError("back-end", "the thread that applies messages has died", "its traceback on stderr")
+        failure = FastPathError(self._step, "the thread that applies messages has died", "its traceback on stderr")
         try:
             failure = self._apply_messages()
         except FastPathError as error:
             failure = error
         except OSError as error:
-            failure = MemoryShort("back-end", str(error), "limits of this process")
+            failure = MemoryShort(self._step, str(error), "limits of this process")
         finally:
             self._end(failure)
 
     def _apply_messages(self) -> FastPathError:
         never = Instant.after(None)
         while True:
-            message = self._channel.receive(never, wake=self._alarm, patience_s=self._patience_s, step="back-end")
+            message = self._channel.receive(never, wake=self._alarm, patience_s=self._patience_s, step=self._step)
             if message is None:
-                return self._fault() or Closed("back-end", "the connection has been closed on this side")
+                return self._fault() or Closed(self._step, self.closed_as)
             try:
                 answer = self._device.apply(message)
             except FastPathError:
@@ -185,7 +198,7 @@ class BackEnd(Closing):
     def _fault(self) -> FastPathError | None:
         """How the front-end broke its rings; one that has gone may make them anew for its next connection, and breaks none."""
         fault = self._device.why_broken()
-        return Disconnected("back-end", "the other side hung up") if fault and hung_up(self.control_fd) else fault
+        return Disconnected(self._step, "the other side hung up") if fault and hung_up(self.control_fd) else fault
 
     def _end(self, failure: FastPathError) -> None:
         """Record `failure` and wake all waiters, so that they leave the queues; then free what the front-end lent."""
@@ -206,25 +219,34 @@ class BackEnd(Closing):
 
 
 class BackEndListener(Closing):
-    """Listens at `path` from construction to `close`, which removes the socket; each connection becomes a BackEnd."""
+    """Listens at `path` from construction to `close`, which removes the socket; each connection becomes a BackEnd.
+
+    It replaces a socket there that no process has. `trusted`: a directory above `path`; below it no link is followed. Raises
+    SocketRefused for a living socket and for another file.
+    """
 
     def __init__(
-        self, path: str, options: BackEndOptions | None = None, access: SocketAccess | None = None, *, trusted: str = ""
+        self,
+        path: str | os.PathLike[str],
+        options: BackEndOptions | None = None,
+        access: SocketAccess | None = None,
+        *,
+        trusted: str = "",
     ) -> None:
         self._options = options or BackEndOptions()
-        self._socket = ListeningSocket(path, access, trusted=trusted, replace_dead=True)
-        self.path = path
+        self.path = os.fspath(path)
+        self._socket = ListeningSocket(self.path, access, trusted=trusted, replace_dead=True)
 
     def fileno(self) -> int:
         """The descriptor, readable when a front-end has connected."""
         return self._socket.fileno()
 
-    def accept(self, deadline_s: float | None = 15.0) -> BackEnd:
+    def accept(self, timeout_s: float | None = 15.0) -> BackEnd:
         """Wait for the next connection. Raises TimedOut, Closed when this is closed meanwhile, MemoryShort."""
-        sock = self._socket.accept(Instant.after(deadline_s))
+        sock = self._socket.accept(Instant.after(timeout_s))
         if sock is None:  # only with a `wake`
             raise Closed(f"listening at {self.path}", "woken")
-        return BackEnd(sock, self._options)
+        return BackEnd(sock, self._options, self.path)
 
     def close(self) -> None:
         """Remove the socket; accepted connections go on. May be called again."""

@@ -37,6 +37,7 @@ from userspace_cni.fastpath.vhost.channel import Channel, Peer
 from userspace_cni.fastpath.vhost.handshake import AgreedFeatures, Handshake, RingSetup, WantedFeatures
 from userspace_cni.fastpath.vhost.socket_paths import ListeningSocket, SocketAccess, connect
 from userspace_cni.fastpath.vhost.vhost_messages import RING_SIZE_MAX, VRING_MAX, Feature, ProtocolFeature, Region
+from userspace_cni.fastpath.vhost.vhost_port import VhostPort, keep_from_children
 from userspace_cni.linux.closing import Closing
 from userspace_cni.linux.instant import Instant
 
@@ -96,20 +97,20 @@ class _ConnectionMaker(Protocol):
     def open(self, deadline: Instant, wake: int, *, again: bool) -> socket.socket | None: ...
 
 
-class FrontEnd(Closing):
-    """A front-end attached to a back-end; `connect` and `VhostListener.accept` make it. Closed at the end of a `with`.
+class FrontEnd(VhostPort):
+    """A front-end attached to a back-end; `connect` and `FrontEndListener.accept` make it. Closed at the end of a `with`.
 
     All methods may be called in any thread. `reattach` keeps the objects in `pairs`; frames in their rings are lost.
     """
 
     def __init__(self, source: _ConnectionMaker, options: FrontEndOptions) -> None:
+        self._released = True  # until there is something to release
         self.options = options
         self.path = source.path
         self._source = source
         self._lifecycle = threading.RLock()
         self._closing = threading.RLock()
         self._closed = False
-        self._released = False
         self._attached = False
         self._agreed = AgreedFeatures(Feature(0), ProtocolFeature(0))
         self._channel: Channel | None = None
@@ -119,29 +120,40 @@ class FrontEnd(Closing):
         self._calls: list[int] = []
         self.pairs: tuple[QueuePair, ...] = ()
         self._wake = _eventfd(f"attaching to {source.path}")
+        self._released = False
+        keep_from_children(self)
+
+    def __del__(self) -> None:
+        if not self._released:
+            self.warn_unclosed()
+            for pair in self.pairs:
+                pair.forget()
+            if self._channel is not None:
+                self._channel.shutdown()
+            self.forget()
 
     @classmethod
     def connect(
         cls,
-        path: str,
+        path: str | os.PathLike[str],
         options: FrontEndOptions = FrontEndOptions(),
-        deadline_s: float = ATTACH_SECONDS,
+        timeout_s: float = ATTACH_SECONDS,
         *,
         trusted: str = "",
         connected: Callable[[], None] | None = None,
     ) -> FrontEnd:
-        """Connect to a back-end that listens at `path`, as OVS does for a `dpdkvhostuser` port, within `deadline_s` seconds.
+        """Connect to a back-end that listens at `path`, as OVS does for a `dpdkvhostuser` port, within `timeout_s` seconds.
 
         Below `trusted`, when it is given, no link in the path is followed. A port that was added just now may take a second to
         answer, and OVS drops frames for it for some more milliseconds: only a received frame proves that its data path is there.
         `connected` is called when the connection stands and before the first message; an exception of it closes the connection.
         Raises SocketRefused, NegotiationFailed, TimedOut, Disconnected, PeerError, MemoryShort.
         """
-        return cls._attached_to(_Connector(path, trusted, connected), options, deadline_s)
+        return cls._attached_to(_Connector(os.fspath(path), trusted, connected), options, timeout_s)
 
     @classmethod
-    def _attached_to(cls, source: _ConnectionMaker, options: FrontEndOptions, deadline_s: float) -> FrontEnd:
-        deadline = Instant.after(deadline_s)
+    def _attached_to(cls, source: _ConnectionMaker, options: FrontEndOptions, timeout_s: float) -> FrontEnd:
+        deadline = Instant.after(timeout_s)
         front_end = cls(source, options)
         try:
             front_end._attach(deadline, again=False)
@@ -164,7 +176,7 @@ class FrontEnd(Closing):
     def peer(self) -> Peer:
         """Process, user and group of the back-end. Raises Closed."""
         if self._channel is None or self._closed:
-            raise Closed(f"front-end {self.path}", "it was closed by us")
+            raise Closed(f"front-end {self.path}", self.closed_as)
         return self._channel.read_peer()
 
     @property
@@ -187,27 +199,23 @@ class FrontEnd(Closing):
         """An eventfd that is readable after `close`."""
         return self._wake
 
-    def is_alive(self) -> bool:
-        """Whether it is attached and the back-end has not hung up. A back-end that is stuck is alive in this sense."""
-        return self.why_failed() is None
-
     def why_failed(self) -> FastPathError | None:
         """Why no frame can be carried: Closed, or Disconnected, after which `reattach` may help; None when frames can pass."""
         step = f"front-end {self.path}"
         if self._closed:
-            return Closed(step, "it was closed by us")
+            return Closed(step, self.closed_as)
         if not self._attached:
             return Disconnected(step, "it is not attached", "reattach")
         if self._channel is None or self._channel.has_hung_up():
             return Disconnected(step, "the back-end hung up", "whether ovs-vswitchd runs, and whether the port is still there")
         return None
 
-    def reattach(self, deadline_s: float = ATTACH_SECONDS) -> None:
+    def reattach(self, timeout_s: float = ATTACH_SECONDS) -> None:
         """Attach again, with empty rings: after the back-end hung up, or `detach`. Detaches first when it is still attached.
 
         Retries until the time is over while no back-end listens or connects, or it hangs up. Raises as `connect`, and Closed.
         """
-        deadline = Instant.after(deadline_s)
+        deadline = Instant.after(timeout_s)
         with self._lifecycle:
             with suppress(FastPathError):  # half of the time is kept for the next back-end, in case this one is stuck
                 self.detach(deadline.remaining() / 2)
@@ -221,8 +229,8 @@ class FrontEnd(Closing):
                     continue
                 return
 
-    def detach(self, deadline_s: float = ATTACH_SECONDS) -> None:
-        """Hang up: the port is down, and ready for the next connection. A `VhostListener`'s back-end first gives the rings back.
+    def detach(self, timeout_s: float = ATTACH_SECONDS) -> None:
+        """Hang up: the port is down, and ready for the next connection. A listener's back-end first gives the rings back.
 
         A back-end to which we connected is not asked, because another front-end may have connected since: OVS (3.1) tells the two
         apart only by the path of their socket, and would stop the rings of the other. It stops ours when we hang up.
@@ -233,13 +241,15 @@ class FrontEnd(Closing):
         with self._lifecycle:
             for queue in self._queues:
                 lib.fp_stop(queue)
-            self._hang_up(deadline_s)
+            self._hang_up(timeout_s)
 
     def close(self) -> None:
         """Detach, end the waits of other threads, and free memory and descriptors. Any thread may call it, also again.
 
         It waits a second at most for the back-end's answers.
         """
+        if self._released:
+            return
         with self._closing:
             if not self._closed:
                 self._closed = True
@@ -255,6 +265,11 @@ class FrontEnd(Closing):
                     self._hang_up(_CLOSE_SECONDS)
             finally:
                 self._release()
+
+    def forget(self) -> None:
+        if not self._released:
+            self._closed = self._released = True
+            self._release()
 
     def _release(self) -> None:
         if self._channel is not None:
@@ -303,7 +318,7 @@ class FrontEnd(Closing):
     def _open(self, deadline: Instant, *, again: bool) -> None:
         sock = None if self._closed else self._source.open(deadline, self._wake, again=again)
         if sock is None:
-            raise Closed(f"front-end {self.path}", "it was closed by us")
+            raise Closed(f"front-end {self.path}", self.closed_as)
         if self._channel is None:
             self._channel = Channel(sock, fds_max=0)
         else:
@@ -363,34 +378,36 @@ class FrontEnd(Closing):
         poller.poll(int(_RETRY_SECONDS * 1000))
 
 
-class VhostListener(Closing):
+class FrontEndListener(Closing):
     """Waits at `path` for back-ends, such as OVS with a `dpdkvhostuserclient` port. Listens from construction to `close`.
 
     Make it before the port is added: OVS then connects while it adds the port, otherwise up to a second later. Keep it as long as
-    its front-ends may have to reattach; `close` removes the socket. `trusted` and `replace_dead` as for ListeningSocket.
+    its front-ends may have to reattach; `close` removes the socket. `trusted`: a directory above `path`; below it no link is
+    followed. `replace_dead`: remove a socket there that no process has. Raises SocketRefused for a living socket, a dead one
+    without `replace_dead`, and another file.
     """
 
     def __init__(
         self,
-        path: str,
+        path: str | os.PathLike[str],
         options: FrontEndOptions = FrontEndOptions(),
         access: SocketAccess | None = None,
         *,
         trusted: str = "",
         replace_dead: bool = False,
     ) -> None:
-        self.path = path
+        self.path = os.fspath(path)
         self.exclusive = True
         self.options = options
-        self._socket = ListeningSocket(path, access, trusted=trusted, replace_dead=replace_dead)
+        self._socket = ListeningSocket(self.path, access, trusted=trusted, replace_dead=replace_dead)
 
-    def accept(self, deadline_s: float = ATTACH_SECONDS) -> FrontEnd:
-        """Wait for the next back-end, within `deadline_s` seconds; returns the front-end that is attached to it.
+    def accept(self, timeout_s: float = ATTACH_SECONDS) -> FrontEnd:
+        """Wait for the next back-end, within `timeout_s` seconds; returns the front-end that is attached to it.
 
         Raises TimedOut, NegotiationFailed, Disconnected, PeerError, MemoryShort, and Closed when the listener is closed
         meanwhile.
         """
-        return FrontEnd._attached_to(self, self.options, deadline_s)  # noqa: SLF001 - two halves of one thing
+        return FrontEnd._attached_to(self, self.options, timeout_s)  # noqa: SLF001 - two halves of one thing
 
     def fileno(self) -> int:
         """The listening descriptor, readable when a back-end has connected; -1 when closed."""

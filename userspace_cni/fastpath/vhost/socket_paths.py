@@ -19,6 +19,7 @@ import select
 import socket
 import stat
 import struct
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -135,7 +136,9 @@ class ListeningSocket(Closing):
         self._name = ""
         self._directory = -1
         self._identity: tuple[int, int] | None = None
+        self._closed = True  # until there is something to close
         self._sock = socket.socket(socket.AF_UNIX, _TYPE | socket.SOCK_NONBLOCK)
+        self._closed = False
         try:
             with _translated(self._step, path):
                 self._name = os.path.basename(path)
@@ -175,6 +178,12 @@ class ListeningSocket(Closing):
                     raise MemoryShort(self._step, os.strerror(error.errno), "limit of open files (ulimit -n)") from error
                 raise Closed(self._step, "it was closed by us") from error
 
+    def __del__(self) -> None:
+        if not self._closed:
+            if self._maker == os.getpid():
+                warnings.warn(f"unclosed socket {self.path}: use `with`, or close()", ResourceWarning, 2, source=self)
+            self.close()
+
     def is_in_place(self) -> bool:
         """Whether the path still leads to this socket; False when another process removed or replaced it, or it is closed."""
         try:
@@ -187,6 +196,7 @@ class ListeningSocket(Closing):
 
         In a child after fork(2) it only closes the child's descriptors: the socket is its parent's.
         """
+        self._closed = True
         ours = self._maker == os.getpid()
         if self._identity is not None and ours:
             with suppress(OSError):

@@ -1,0 +1,182 @@
+"""The library in the hands of who makes mistakes: errors that tell, no crash, nothing left. No switch, no root, no hugepages."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.lab.node.belongings import nothing_left
+from userspace_cni.fastpath import (
+    BackEnd,
+    BackEndListener,
+    BackEndOptions,
+    Burst,
+    Closed,
+    Disconnected,
+    FrameRefused,
+    FrontEnd,
+    FrontEndOptions,
+    SocketRefused,
+    VhostPort,
+)
+
+FRAME = bytes.fromhex("02000000000b02000000000a88b5") + bytes(46)
+LONG = 60.0  # seconds: more than anything here takes
+
+
+@pytest.fixture
+def ends(place: Path) -> Iterator[tuple[FrontEnd, BackEnd]]:
+    with ExitStack() as stack:
+        yield made(place / "s", stack)
+
+
+def made(path: Path, stack: ExitStack, pairs: int = 1) -> tuple[FrontEnd, BackEnd]:
+    """A front-end and a back-end that are connected and started."""
+    listener = stack.enter_context(BackEndListener(path, BackEndOptions(queue_pairs=pairs)))
+    with ThreadPoolExecutor() as pool:
+        accepted = pool.submit(listener.accept, LONG)
+        front = stack.enter_context(FrontEnd.connect(path, FrontEndOptions(queue_pairs=pairs), LONG))
+        back = stack.enter_context(accepted.result())
+    back.wait_started(LONG, pairs)
+    return front, back
+
+
+def test_frames_as_bytes(ends: tuple[FrontEnd, BackEnd]) -> None:
+    """`send` and `receive` carry frames as bytes both ways, and receive waits until there are some, or time is over."""
+    for one, other in (ends, ends[::-1]):
+        sender: VhostPort = one
+        receiver: VhostPort = other
+        assert receiver.receive(timeout_s=0) == []
+        assert sender.send([FRAME, FRAME[:20]]) == 2
+        assert receiver.receive(LONG) == [FRAME, FRAME[:20]]
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(receiver.receive)
+            sender.send([FRAME])
+            assert waiting.result() == [FRAME]
+        assert receiver.receive(timeout_s=0.001) == []
+    assert ends[0].longest == 1536
+
+
+def test_all_pairs_are_received_from(place: Path) -> None:
+    """A frame on any queue pair wakes who waits for the port, also when it has as many as there can be."""
+    with ExitStack() as stack:
+        front, back = made(place / "s", stack, pairs=128)
+        for number in (0, 64, 127):
+            with ThreadPoolExecutor() as pool:
+                waiting = pool.submit(back.receive)
+                front.pairs[number].send_frames([FRAME])
+                assert waiting.result() == [FRAME]
+
+
+def test_wrong_arguments(ends: tuple[FrontEnd, BackEnd], place: Path) -> None:
+    """A frame instead of a list of frames, text, wrong lengths, wrong paths: each is an error that says what it was."""
+    front, _ = ends
+    with pytest.raises(TypeError, match=r"as a sequence, \[frame\] for a single one, and not as bytes"):
+        front.send(FRAME)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="bytes-like"):
+        front.send(["frame of text"])  # type: ignore[list-item]
+    with pytest.raises(FrameRefused, match="a frame of 1537 bytes, which must have 14 to 1536; the MTU of the port"):
+        front.send([bytes(1537)])
+    with pytest.raises(ValueError, match="5 frames of a burst of 4"):
+        Burst(4).frames(5)
+    assert front.receive(-1) == front.receive(float("nan")) == front.receive(0, limit=-1) == []
+    (place / "file").touch()
+    for path, found in ((place / "absent", "nothing is there"), (place / "file", "not a socket"), (place, "not a socket")):
+        with pytest.raises(SocketRefused, match=f"connecting to {path}: .*{found}.*; "):
+            FrontEnd.connect(path)
+
+
+def test_the_other_side_is_gone(ends: tuple[FrontEnd, BackEnd]) -> None:
+    """Who receives is told that the other side hung up and where to look, in a wait that began before, too."""
+    front, back = ends
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(front.receive)
+        back.close()
+        with pytest.raises(Disconnected, match="the back-end hung up; whether ovs-vswitchd runs"):
+            waiting.result()
+    with pytest.raises(Disconnected):
+        front.receive(timeout_s=0)
+    assert front.send([FRAME]) in (0, 1)
+    assert not front.is_alive()
+
+
+def test_used_after_close(ends: tuple[FrontEnd, BackEnd]) -> None:
+    """Closed twice, and used afterwards: each use says that it was closed by us, and the counters can still be read."""
+    for port in ends[::-1]:
+        pair = port.pairs[0]
+        port.close()
+        port.close()
+        for use in (port.receive, lambda port=port: port.send([FRAME]), pair.wait, pair.receive_frames):
+            with pytest.raises(Closed, match="closed by us"):
+                use()
+        assert pair.counters.tx_frames == 0
+        assert str(port.why_failed()).endswith("it was closed by us")
+
+
+def test_a_child_cannot_use_the_port_of_its_parent(ends: tuple[FrontEnd, BackEnd]) -> None:
+    """After fork each call of the child raises Closed, closing does nothing, and the parent's port goes on."""
+    child = os.fork()
+    if not child:
+        try:
+            for port in ends:
+                for use in (port.receive, lambda port=port: port.send([FRAME]), port.pairs[0].wait):
+                    with pytest.raises(Closed, match="not inherited over fork"):
+                        use()
+                port.close()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    front, back = ends
+    assert front.send([FRAME]) == 1
+    assert back.receive(LONG) == [FRAME]
+    assert front.is_alive()
+    assert back.is_alive()
+
+
+def test_who_forgets_to_close_is_warned(place: Path) -> None:
+    """A front-end and a listener that were forgotten warn, and leave no descriptor, no memory and no socket."""
+    path = place / "s"
+    with nothing_left():
+        listener = BackEndListener(path)
+        with ThreadPoolExecutor() as pool:
+            accepted = pool.submit(listener.accept, LONG)
+            front = FrontEnd.connect(path, timeout_s=LONG)
+            back = accepted.result()
+        back.wait_started(LONG)
+        del front
+        with pytest.warns(ResourceWarning, match=f"unclosed FrontEnd {path}: use `with`"):
+            gc.collect()
+        with pytest.raises(Disconnected):
+            back.receive()
+        back.close()
+        gone = [listener]
+        del listener
+        with pytest.warns(ResourceWarning, match=f"unclosed socket {path}: use `with`"):
+            gone.clear()
+        assert not path.exists()
+
+
+def test_a_program_that_ends_with_open_ports(place: Path) -> None:
+    """It ends as any program: no crash, no complaint, no hanging thread."""
+    program = """
+import sys, threading
+from userspace_cni.fastpath import BackEndListener, FrontEnd
+listener = BackEndListener(sys.argv[1])
+made = []
+threading.Thread(target=lambda: made.append(listener.accept())).start()
+front = FrontEnd.connect(sys.argv[1])
+while not made: pass
+made[0].wait_started()
+threading.Thread(target=front.receive, daemon=True).start()
+"""
+    done = subprocess.run([sys.executable, "-c", program, place / "s"], capture_output=True, text=True, timeout=LONG)  # noqa: PLW1510
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
