@@ -15,6 +15,7 @@ import pytest
 
 from tests.lab.breaking.breakable_node import BreakableNode, breakable
 from tests.lab.breaking.every_break import EVERY_BREAK
+from tests.lab.breaking.page_samples import check_samples
 from tests.lab.breaking.table import Break
 from tests.lab.node.node import mounts_below
 from tests.lab.switch.switch import Switch, wait_until
@@ -56,7 +57,10 @@ def told(node: BreakableNode, broken: Break, name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("broken", EVERY_BREAK, ids=[each.name for each in EVERY_BREAK])
 def test_the_cause_is_named(switch: Switch, broken: Break) -> None:
-    """Before the break nothing is wrong; after it `why` names the cause first, with a remedy that can be carried out."""
+    """Before the break nothing is wrong; after it `why` names the cause first, with a remedy that can be carried out.
+
+    What docs/troubleshooting.md shows of it is what is printed.
+    """
     with breakable(switch, broken.kind) as node:
         pod = node.pods[broken.kind]
         well = node.command("why", pod.name)
@@ -72,6 +76,7 @@ def test_the_cause_is_named(switch: Switch, broken: Break) -> None:
         assert findings[0]["remedy"]
         for words in commands_in(findings[0]["remedy"]):
             require_real(words, node)
+        check_samples(node, broken.name)
         if broken.mended:
             command = commands_in(findings[0]["remedy"])[0]
             node.carry_out(command)

@@ -15,8 +15,8 @@ import yaml
 from tests.lab.house.tree import PACKAGES, File, Finding, Rule, Tree
 from tests.lab.pages import COMMANDS, Block, blocks, headings, links, marks, prose
 
-LANGUAGES: Final = {COMMANDS, "yaml", "toml", "python", ""}
-"""The languages of a block of code; one without a language is a picture, a message or a form."""
+LANGUAGES: Final = {COMMANDS, "yaml", "toml", "python", "text", ""}
+"""The languages of a block of code; `text` is what a command prints, one without a language a picture, a message or a form."""
 WORDS_MAX: Final = 2500
 """The words of docs/architecture.md that a newcomer reads in ten minutes."""
 COLUMNS_MAX: Final = 160
