@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+import yaml
 
 from tests.lab.hardware.full_guest import FullGuest
 from tests.lab.hardware.guest_node import GuestNode, veth_network
+from tests.lab.pages import ROOT, blocks
 
 LATENCY_MS = 80
 ENGINES = ("ovs", "ovs-dpdk")
@@ -47,3 +49,16 @@ def test_frames_of_vhost_user_ports(guest: FullGuest) -> None:
     guest.shell("ovs-vsctl add-br br0 -- set Bridge br0 datapath_type=netdev")
     told = json.loads(guest.do("python3", "-m", "userspace_cni", "ping", "--bridge", "br0", "--count", "20", "--json"))
     assert told["nanoseconds"]["min"] > 0, told
+
+
+def test_a_network_that_came_from_ovs_cni(guest: FullGuest, node: GuestNode) -> None:
+    """The example of the page about ovs-cni, on an administrator's bridge: the port has its VLAN, and DEL leaves the bridge."""
+    page = ROOT / "docs" / "from-ovs-cni.md"
+    [_, block, *_] = (each.text for each in blocks(page) if "NetworkAttachmentDefinition" in each.text)
+    network = json.loads(yaml.safe_load(block)["spec"]["config"])
+    guest.shell("ovs-vsctl add-br br1")
+    result = node.add("pod1", network)
+    assert guest.do("ovs-vsctl", "get", "Port", result["interfaces"][0]["name"], "tag") == "100\n"
+    assert node.ask("CHECK", "pod1", network | {"prevResult": result}) == {}
+    node.delete("pod1", network)
+    assert guest.do("ovs-vsctl", "list-ports", "br1") == ""

@@ -1,10 +1,12 @@
 """Checks the networks of this plugin in definitions for Multus and CNI configurations, as runtimes hand them over.
 
-Pure. The documents are untrusted: nothing in them may make this fail. Networks that are not ours are only named.
+Pure. The documents are untrusted: nothing in them may make this fail. Networks that are not ours are only named, but for those of
+ovs-cni: notes say what they would be as ours.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -15,6 +17,7 @@ from kubevirt.lint.network import OUR_TYPE
 from kubevirt.lint.reading import DocumentReport
 from userspace_cni.base.findings import Finding, Severity
 from userspace_cni.base.misspelt import is_within
+from userspace_cni.cni import ovs_cni_network
 from userspace_cni.cni.conflist import plugins_of
 from userspace_cni.diagnosis.traps import findings_of
 from userspace_cni.node.remarks import remarks_on
@@ -110,6 +113,8 @@ def judge_configuration(
             judged.networks += 1
             seen = True
             _judge_plugin(judged, place, path, plugin)
+        elif kind == ovs_cni_network.TYPE:
+            _show_as_ours(judged, place, path, plugin)
         elif isinstance(kind, str) and is_within(kind.lower(), OUR_TYPE, _ALIKE_EDITS):
             seen = True
             message = f"key '{path}type' is {kind!r}: this plugin's is '{OUR_TYPE}'"
@@ -145,6 +150,21 @@ def _judge_definition(judged: JudgedNetworks, place: Place, content: Mapping[str
 def _judge_plugin(judged: JudgedNetworks, place: Place, path: str, plugin: Mapping[str, Any]) -> None:
     for remark in remarks_on(plugin):
         judged.take(place, replace(_named(remark), path=f"{path}{remark.path}" if remark.path else ""))
+
+
+def _show_as_ours(judged: JudgedNetworks, place: Place, path: str, plugin: Mapping[str, Any]) -> None:
+    """Notes: what a network of ovs-cni is as one of this plugin, what of it has no equal here, and what ADD would say of it."""
+    converted = ovs_cni_network.convert_network(plugin)
+    ours = json.dumps(converted.configuration, default=str)
+    message = f"it is a network of ovs-cni, and not checked. As one of this plugin it is {ours}"
+    remedy = (
+        'try that with one pod, as docs/from-ovs-cni.md says; where the bridge has the netdev datapath, with "engine": "ovs-dpdk"'
+    )
+    judged.add(place, "note", "ovs-cni-network", message, remedy, f"{path}type")
+    for key, text in converted.losses:
+        judged.add(place, "note", "ovs-cni-key", f"key '{key}' of ovs-cni: {text}", "", f"{path}{key}")
+    for remark in remarks_on(json.loads(ours)):
+        judged.take(place, replace(remark, name="ovs-cni-key", severity="note", message=f"then {remark.message}"))
 
 
 def _named(remark: Finding) -> Finding:

@@ -24,7 +24,8 @@ def lint_command(ctx: click.Context, files: tuple[str, ...], in_json: bool, stri
 
     A FILE is YAML or JSON with any number of NetworkAttachmentDefinitions (the text in spec.config is checked) among other
     objects, a CNI configuration (.conf, .conflist, .json), a directory with such files (in it and below; hidden directories and
-    links are not entered), or - for stdin. Networks of other CNI types, and other objects, are named and not checked.
+    links are not entered), or - for stdin. Networks of other CNI types, and other objects, are named and not checked; of a
+    network of ovs-cni (type ovs) notes say what it would be as one of this plugin.
 
     Errors are what ADD would answer with code 7, or 1, 2 or 6, on every node: misspelt keys, invalid values. Warnings are what
     it would accept with a warning: unknown keys, keys given twice, OVS as the vhost-user server. The node's settings
@@ -32,7 +33,7 @@ def lint_command(ctx: click.Context, files: tuple[str, ...], in_json: bool, stri
     without effect on the interface, such as logFile.
 
     Exit code: 0 when nothing is wrong (there may be notes), 1 for errors or warnings, with --strict for notes, too, and when no
-    network of this plugin is in the files, 2 for a missing file.
+    network of this plugin or of ovs-cni is in the files, 2 for a missing file.
     """
     judged = JudgedNetworks()
     with view.progress("reading") as tell:
