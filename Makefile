@@ -1,6 +1,6 @@
 # What people type. The suite itself is tests/run.sh, which CI calls too.
 .DEFAULT_GOAL := help
-.PHONY: help check quick test demo demo-ovn docs man dist
+.PHONY: help check quick test demo demo-ovn docs man dist images
 
 help:   ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile
@@ -28,6 +28,10 @@ docs:   ## links, commands, options, keys and examples of the pages; no root
 dist:   ## the archive of the sources and the wheel of this commit in build/dist
 	deploy/prepare.sh unit
 	.venv/bin/python deploy/dist.py
+
+images: ## the images of deploy/images from this commit, by podman; IMAGES="userspace-cni" builds only that
+	deploy/prepare.sh unit
+	.venv/bin/python deploy/image_builds.py $(IMAGES)
 
 man:    ## the manual pages in build/man; MANDIR=/usr/local/share/man puts them there
 	deploy/prepare.sh unit

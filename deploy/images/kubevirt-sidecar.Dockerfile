@@ -32,6 +32,9 @@ RUN cd /src && python3 -I /image/opt/sidecar/userspace_cni/pod/program_build.py 
 RUN python3 -m compileall -q -s /image --invalidation-mode unchecked-hash /image/usr/lib/python3.11 /image/opt/sidecar
 
 FROM scratch
+LABEL org.opencontainers.image.title="userspace-cni-kubevirt-sidecar" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /image /
 # One arena, and freed memory goes back to the kernel: the limit is 64 MB, of which gRPC's library takes half
 ENV PYTHONPATH=/opt/sidecar \

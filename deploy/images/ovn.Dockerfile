@@ -5,6 +5,9 @@
 # Nothing of this project is in it: an image of another OVN with bash and the same programs can take its place.
 ARG BASE=docker.io/library/debian:12-slim
 FROM ${BASE}
+LABEL org.opencontainers.image.title="userspace-cni-ovn" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.licenses="Apache-2.0"
 # policy-rc.d: the packages' services are not started where the image is built
 RUN printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d && chmod 755 /usr/sbin/policy-rc.d \
     && apt-get update \

@@ -6,6 +6,9 @@
 # The reader needs Python and nothing else of this project: two lines in the image of any application.
 ARG BASE=docker.io/library/debian:12-slim
 FROM ${BASE}
+LABEL org.opencontainers.image.title="userspace-cni-testpmd" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.licenses="BSD-3-Clause AND Apache-2.0"
 RUN apt-get update \
     && apt-get install -y --no-install-recommends dpdk-dev python3-minimal \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/*

@@ -22,7 +22,7 @@ RECORD: Final = Path(__file__).with_name("build.json")
 """Written when a wheel, an archive of the sources or an image is made."""
 _ROOT: Final = Path(__file__).parents[2]
 _GIT_S: Final = 10.0
-_VERSION: Final = re.compile(r'^version = "([^"]+)"$', re.MULTILINE)
+_VERSION: Final = re.compile(r'^\[project\]\n(?:(?!\[).*\n)*?version = "([^"]+)"$', re.MULTILINE)
 _SUMMARY: Final = re.compile(r"(\S+) \(commit (\S+?)(?: of \S+)?\)")
 _DATE_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 
@@ -39,7 +39,7 @@ class ProgramBuild:
 
     @property
     def summary(self) -> str:
-        """In one line: `0.1.0 (commit 89dedafb2f1c of 2026-11-28)`."""
+        """In one line: `1.2.3 (commit 89dedafb2f1c of 2026-11-28)`."""
         day = f" of {self.committed[:10]}" if self.committed else ""
         return f"{self.version or UNKNOWN} (commit {self.commit or UNKNOWN}{day})"
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from tests.lab.guests.roots import print_made
 from tests.lab.runtimes.built_image import BuiltImage
 from tests.lab.runtimes.dockerfile import AGENT
+from userspace_cni.pod.program_build import recorded_build
 
-IMAGE = "docker.io/library/userspace-cni:0.1.0"
+IMAGE = f"docker.io/library/userspace-cni:{recorded_build().version}"
 """The full name that runtimes make of the name in the manifest."""
 
 

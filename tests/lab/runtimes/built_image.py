@@ -10,16 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from deploy import image_builds
 from tests.lab.guests.roots import kept
 from tests.lab.runtimes import image_base
 from tests.lab.runtimes.dockerfile import ROOT, copied_files
 from tests.lab.runtimes.podman import own_storage
+from userspace_cni.pod.program_build import ProgramBuild, recorded_build
 
 _BASE: Final = "localhost/userspace-cni-base:1"
 _BUILD_S: Final = 600.0
 _FORMER: Final = 3
 """How many images of other sources are kept, hundreds of megabytes each: other checkouts on this machine use them."""
 _ARCHIVE: Final = "image.tar"
+BUILD: Final = ProgramBuild(recorded_build().version, "c0ffeec0ffee", "2026-11-28T03:12:11Z")
+"""The build that the images say they are: not the commit, with which they would have to be built anew."""
+_OPTIONS: Final = tuple(image_builds.options_of(BUILD, 315532800))
 
 
 @dataclass(frozen=True)
@@ -33,12 +38,12 @@ class BuiltImage:
     def archive(self) -> Path:
         """The archive with the image, built now unless there is one of these sources. Needs root; PodmanError has what failed."""
         base = image_base.archive()
-        return kept(self.kept_as, (self._digest(), str(base), self.name), self._make, _FORMER) / _ARCHIVE
+        return kept(self.kept_as, (self._digest(), str(base), self.name, _OPTIONS), self._make, _FORMER) / _ARCHIVE
 
     def _make(self, part: Path) -> None:
         with own_storage() as (podman, directory):
             podman.call("import", str(image_base.archive()), _BASE)
-            options = ["--isolation=chroot", "--network=host", "--layers=false", "--jobs=2", "--timestamp=315532800"]
+            options = ["--isolation=chroot", "--network=host", "--layers=false", "--jobs=2", *_OPTIONS]
             what = [f"--build-arg=BASE={_BASE}", f"--file={self.dockerfile}", f"--tag={self.name}", str(ROOT)]
             podman.call("build", *options, *image_base.way_out(directory), *what, seconds=_BUILD_S)
             podman.call("save", f"--output={part / _ARCHIVE}", self.name)
