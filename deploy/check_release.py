@@ -26,7 +26,7 @@ CHANGES: Final = "CHANGELOG.md"
 UNRELEASED: Final = "## Unreleased"
 _NUMBER: Final = r"[0-9]+\.[0-9]+\.[0-9]+"
 _VERSION: Final = re.compile(rf'^\[project\]\n(?:(?!\[).*\n)*?version = "({_NUMBER}[^"]*)"$', re.MULTILINE)
-_HEADING: Final = re.compile(rf"## ({_NUMBER}) - (\S+)")
+_HEADING: Final = re.compile(rf"## ({_NUMBER}) - (\S+)(?: \[YANKED\])?")
 _FORMS: Final = (
     # an image, a wheel, an archive or a package with its version; an image's tag; the label of an image; Debian's changelog
     re.compile(rf"userspace[-_]cni(?:-(?!dev\b)[a-z]+)*(?::|-|_|==| )v?({_NUMBER})"),

@@ -54,6 +54,7 @@ def test_all_agrees(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().out == "check_release: 1.2.3 agrees everywhere\n"
     git(tree, "tag", "v1.2.3")
     git(tree, "tag", "another")
+    (tree / CHANGES).write_text(FILES[CHANGES].replace("-28\n", "-28 [YANKED]\n"))
     assert main([], tree) == 0
     assert {each.path for each in find_named(tree)} == FILES.keys() - {"pyproject.toml", CHANGES, "tests/test_x.py"}
 
