@@ -1,6 +1,6 @@
 # What people type. The suite itself is tests/run.sh, which CI calls too.
 .DEFAULT_GOAL := help
-.PHONY: help check quick test demo demo-ovn docs man dist images
+.PHONY: help check quick test demo demo-ovn docs samples man dist images
 
 help:   ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile
@@ -24,6 +24,9 @@ docs:   ## links, commands, options, keys and examples of the pages; no root
 	deploy/prepare.sh unit
 	.venv/bin/python -m tests.lab.house
 	.venv/bin/python -m pytest -q $$(grep -rlE --include='test_*.py' 'tests\.lab\.pages|"docs"' tests/unit)
+
+samples: ## what the pages show of outputs, written anew where it is no longer what the commands print; root
+	RENEW_SAMPLES=1 tests/run.sh cni tests/cni/test_page_commands.py
 
 dist:   ## the archive of the sources and the wheel of this commit in build/dist
 	deploy/prepare.sh unit

@@ -13,15 +13,17 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.lab.node.fresh_machine import ENTER, MACHINE, NEVER_STARTED
-from tests.lab.pages import PAGES, ROOT, Block, blocks, named
+from tests.lab.pages import PAGES, ROOT, blocks, named
+from tests.lab.samples import TRACING, check_page, printed_by, samples, traced
 from tests.lab.switch.switch import SCRIPT
 from userspace_cni.controller.controller_metrics import ControllerMetrics
 
 pytestmark = pytest.mark.timeout(300)
 
 README = PAGES[0]
-NETWORK, METRICS, SWITCH, PORTS, LIMITS, GATEWAYS, ROUTES = (
-    ROOT / "docs" / f"{name}.md" for name in ("network", "metrics", "ovs-dpdk", "ports", "limits", "node-network", "routes")
+COMMANDS, OPERATIONS, NETWORK, METRICS, SWITCH, PORTS, LIMITS, GATEWAYS, ROUTES = (
+    ROOT / "docs" / f"{name}.md"
+    for name in ("commands", "operations", "network", "metrics", "ovs-dpdk", "ports", "limits", "node-network", "routes")
 )
 ELSEWHERE = {
     ROOT / "docs" / "kubevirt-by-hand.md": ROOT / "tests" / "kubevirt" / "test_walkthrough.py",
@@ -43,7 +45,7 @@ export PATH=/opt/userspace-cni/bin:$PATH OVS_RUNDIR=$(mktemp -d) CNI_PATH=/opt/c
 deploy/private-switch start $OVS_RUNDIR
 export USERSPACE_CNI_OVSDB=unix:$OVS_RUNDIR/db.sock USERSPACE_CNI_SWITCH_NETNS=$OVS_RUNDIR/netns
 userspace-cni install --bin-dir /opt/cni/bin
-userspace-cni agent &
+userspace-cni agent 2> agent.log &
 until userspace-cni agent probe readyz > /dev/null; do sleep 0.1; done
 echo '{"cniVersion": "1.0.0", "name": "blue", "plugins": [{"type": "userspace"}]}' > /etc/cni/net.d/blue.conflist
 number=0
@@ -56,6 +58,16 @@ for pod in dpdk-app a b; do
         CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=$pod;K8S_POD_UID=$uid" /opt/cni/bin/userspace
 done
 """
+
+# For the pages on commands and on running it: one of the pods has an application, as which a link of the kernel is enough.
+WITH_APPLICATION = (
+    NODE
+    + """
+ip netns exec dpdk-app userspace-cni tap --name net1 \\
+    /var/lib/kubelet/pods/00000000-0000-0000-0000-000000000001/volumes/kubernetes.io~empty-dir/shared-dir/c0ffee1-net1 &
+until userspace-cni list dpdk-app | grep -q ' up  *connected '; do sleep 0.1; done
+"""
+)
 
 # What pages on kernel links and limits speak of: an ordinary pod, too. The switch of a test has a network namespace of its own,
 # in which host ends are; elsewhere that is the node's, so the pages do not enter it.
@@ -75,7 +87,12 @@ echo '{"cniVersion": "1.0.0", "name": "podnet", "type": "userspace", "host": {"i
 """
 )
 
-BEGINNINGS = {README: "", SWITCH: NEVER_STARTED, METRICS: WITH_WEB, PORTS: WITH_WEB, LIMITS: WITH_WEB, GATEWAYS: WITH_WEB}
+BEGINNINGS = {
+    README: "",
+    SWITCH: NEVER_STARTED,
+    **dict.fromkeys((COMMANDS, OPERATIONS), WITH_APPLICATION),
+    **dict.fromkeys((METRICS, PORTS, LIMITS, GATEWAYS), WITH_WEB),
+}
 """How nodes differ for pages that do not begin on a node with the plugin and three pods."""
 
 
@@ -94,38 +111,41 @@ def network() -> str:
     return found
 
 
-def run(room: Path, page: Path) -> tuple[dict[Block, str], str]:
-    """Run the page's commands and return what each block printed, and what is attached then.
+def run(room: Path, page: Path) -> tuple[dict[str, str], str]:
+    """Run the page's commands and return what they printed, as `printed_by` does, "" for what is attached then; and stderr.
 
     AssertionError with all of it if one fails.
     """
-    chosen = [block for block in blocks(page) if block.is_run]
-    steps = [f"echo '=== {block.place}'\n{block.text}" for block in chosen] + [
-        "echo '=== the end'\nuserspace-cni list || test $? = 1\n"
-    ]
     script = room / "commands.sh"
-    script.write_text("".join([MACHINE, BEGINNINGS.get(page, NODE), "cat > net.yaml <<'END'\n", network(), "END\n", *steps]))
-    done = subprocess.run(
-        [*ENTER, "bash", "-e", "-o", "pipefail", script],
-        cwd=room,
-        env={"PATH": os.environ["PATH"], "TMPDIR": str(room), "LC_ALL": "C.UTF-8", **SMALL_SWITCH},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    _, *told, attached = re.split(r"^=== .*\n", done.stdout, flags=re.MULTILINE)
-    return dict(zip(chosen, told, strict=True)), attached
+    steps = [traced(block) for block in blocks(page) if block.is_run]
+    beginning = [MACHINE, BEGINNINGS.get(page, NODE), "cat > net.yaml <<'END'\n", network(), "END\n", TRACING]
+    script.write_text("".join([*beginning, *steps, "trace ''\nuserspace-cni list 2>&1 || test $? = 1\n"]))
+    with (room / "stderr").open("w+") as stderr:
+        done = subprocess.run(
+            [*ENTER, "bash", "-e", "-o", "pipefail", script],
+            cwd=room,
+            env={"PATH": os.environ["PATH"], "TMPDIR": str(room), "LC_ALL": "C.UTF-8", **SMALL_SWITCH},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        stderr.seek(0)
+        warned = stderr.read()
+    logs = [log.read_text() for log in room.glob("clone/agent.log")]
+    assert done.returncode == 0, "\n".join([done.stdout, warned, *logs])
+    return printed_by(done.stdout), warned
 
 
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=named)
 def test_every_command_of_the_page_succeeds(room: Path, page: Path) -> None:
-    """The page's blocks of commands end with 0, one after the other in one shell, and detach what they attached."""
-    told, attached = run(room, page)
-    assert "Traceback" not in "".join(told.values())
+    """The page's blocks of commands end as it says, in order in one shell, detach what they attached, and print the samples."""
+    printed, warned = run(room, page)
+    attached = printed.pop("")
+    told = {block: printed[block.place] for block in blocks(page) if block.is_run}
+    assert "Traceback" not in "".join([*told.values(), warned])
     if page not in (README, SWITCH):
         assert re.findall(r"^default/([\w-]+) +net1 ", attached, re.MULTILINE) == ["a", "b", "dpdk-app"]
     else:
@@ -134,7 +154,7 @@ def test_every_command_of_the_page_succeeds(room: Path, page: Path) -> None:
         [added] = [text for block, text in told.items() if "CNI_COMMAND=ADD" in block.text]
         result = json.loads(added[added.index("{") : added.rindex("}") + 1])
         assert result["interfaces"][0]["name"] == "net1"
-        assert "level=warning" not in added
+        assert "level=warning" not in warned
         assert "demo0001" in "".join(text for block, text in told.items() if "userspace-cni list" in block.text)
     if page == SWITCH:
         assert 'true\n"DPDK ' in "".join(told.values())
@@ -152,6 +172,7 @@ def test_every_command_of_the_page_succeeds(room: Path, page: Path) -> None:
         written = set(re.findall(r"userspace_cni_\w+", page.read_text()))
         assert {name for name in written - known - of_controller if not re.fullmatch(SILENT, name)} == set()
         assert {name for name in known - written if not name.endswith("_created")} == set()
+    check_page(page, printed)
 
 
 def names_in(exposed: str) -> set[str]:
@@ -161,5 +182,6 @@ def names_in(exposed: str) -> set[str]:
 
 @pytest.mark.parametrize("page", ELSEWHERE, ids=named)
 def test_other_pages_are_run_elsewhere(page: Path) -> None:
-    """A page whose commands are not run here has a test that names it."""
+    """A page whose commands are not run here has a test that names it, and compares its samples."""
     assert page.name in ELSEWHERE[page].read_text()
+    assert not samples(page) or "lab.samples" in ELSEWHERE[page].read_text()

@@ -1,6 +1,8 @@
 """The project's pages as tests read them: their blocks of code, spans of code, headings and links.
 
-A block of commands (```bash) is run by a test as it stands, unless the line above it says why not: `<!-- not run: … -->`.
+A comment right above a block is its mark. A block of commands (```bash) is run by a test as it stands, unless its mark says why
+not: `<!-- not run: … -->`. `<!-- ends with 1: … -->` says that its last command ends with that code, and why. `<!-- output -->`
+above a block of text says that it is a sample of what the commands above it print: see tests/lab/samples.py.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _BESIDE_DOCS: Final = (
     "deploy/cluster/README.md",
 )
 _FENCE: Final = re.compile(r"```(\w*)")
-_MARK: Final = re.compile(r"<!-- not run: (.*) -->")
+_MARK: Final = re.compile(r"<!-- (.+) -->")
 _HEADING: Final = re.compile(r"#+ (.+)")
 _SPAN: Final = re.compile(r"`([^`]+)`")
 _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
@@ -39,13 +41,13 @@ PAGES: Final = pages_of(ROOT)
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: the line where it begins, its language, its text. `reason`: why it is not run; "" for one that is."""
+    """A fenced block: the line where it begins, its language, its text, and the comment right above it, or ""."""
 
     page: Path
     line: int
     language: str
     text: str
-    reason: str
+    mark: str
 
     @property
     def place(self) -> str:
@@ -53,9 +55,24 @@ class Block:
         return f"{named(self.page)}:{self.line}"
 
     @property
+    def reason(self) -> str:
+        """Why it is not run; "" for one that is."""
+        return _after("not run: ", self.mark)
+
+    @property
+    def code(self) -> int:
+        """The exit code of its last command."""
+        code, _, reason = _after("ends with ", self.mark).partition(": ")
+        return int(code) if code.isdecimal() and reason else 0
+
+    @property
     def is_run(self) -> bool:
         """Whether it has commands that a test has to run."""
         return self.language == COMMANDS and not self.reason
+
+
+def _after(beginning: str, mark: str) -> str:
+    return mark.removeprefix(beginning).strip() if mark.startswith(beginning) else ""
 
 
 def named(page: Path) -> str:
@@ -76,9 +93,7 @@ def _parts(page: Path) -> tuple[tuple[Block, ...], str]:
             continue
         inside = list(_until_closed(lines))
         mark = _MARK.fullmatch(prose[-1]) if prose else None
-        blocks.append(
-            Block(page, number + 1, opened[1], "".join(f"{each}\n" for each in inside), mark[1].strip() if mark else "")
-        )
+        blocks.append(Block(page, number + 1, opened[1], "".join(f"{each}\n" for each in inside), mark[1] if mark else ""))
         prose += [""] * (len(inside) + 2)
     return tuple(blocks), "\n".join(prose)
 
@@ -89,6 +104,11 @@ def _until_closed(lines: Iterator[tuple[int, str]]) -> Iterator[str]:
             return
         yield line
     raise AssertionError("a block of code has no end")
+
+
+def forget() -> None:
+    """Read pages anew from now on: one was written."""
+    _parts.cache_clear()
 
 
 def blocks(page: Path) -> tuple[Block, ...]:

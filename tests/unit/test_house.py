@@ -35,6 +35,7 @@ A_TEST = "tests/unit/test_some.py"
 C = "userspace_cni/some.c"
 C_TEST = "tests/native/some.c"
 PAGE = "docs/page.md"
+A_SAMPLE = "```bash\nls\n```\n\n<!-- output: ls -->\n```text\n"
 FORM = ".github/ISSUE_TEMPLATE/form.yml"
 HOOKS = (ROOT / contributing.HOOKS).read_text()
 
@@ -110,6 +111,7 @@ KEEP: list[tuple[Rule, str, str]] = [
     ),
     (pages.pages_can_be_read, PAGE, "# A\n```bash\nls\n```\n# B\n"),
     (pages.blocks_of_code, PAGE, "<!-- not run: it waits -->\n```bash\nls\n```\n"),
+    (pages.samples_are_of_commands, PAGE, f"{A_SAMPLE}{'a' * 104}\n```\n"),
     (pages.blocks_that_are_no_commands, PAGE, "```toml\na = 1\n```\n\n```yaml\nspec: {config: '{}'}\n```\n"),
     (pages.blocks_that_are_no_commands, PAGE, "```python\nfrom os.path import join\n```\n"),
     (pages.links_lead_somewhere, PAGE, "# Some heading\n[x](#some-heading) [y](page.md) [z](https://example.com/) `[a](b)`\n"),
@@ -192,6 +194,12 @@ BREAK: list[tuple[Rule, str, str, int, str]] = [
     (pages.blocks_of_code, PAGE, "<!-- not run: it waits -->\n\n```bash\nls\n```\n", 1, "right above"),
     (pages.blocks_of_code, PAGE, "<!-- not run: -->\n```bash\nls\n```\n", 1, "no reason"),
     (pages.blocks_of_code, PAGE, "- a\n  ```bash\n", 2, "indented"),
+    (pages.samples_are_of_commands, PAGE, "```text\na\n```\n", 2, "without a mark"),
+    (pages.samples_are_of_commands, PAGE, A_SAMPLE.replace("ls -->", "df -->") + "a\n```\n", 1, "no line 'df'"),
+    (pages.samples_are_of_commands, PAGE, f"{A_SAMPLE}```\n", 7, "no sample"),
+    (pages.samples_are_of_commands, PAGE, f"{A_SAMPLE}...\n```\n", 7, "no sample"),
+    (pages.samples_are_of_commands, PAGE, f"{A_SAMPLE}{'a' * 105}\n```\n", 7, "more than 104 columns"),
+    (pages.samples_are_of_commands, PAGE, f"<!-- not run: tests/x.py does -->\n{A_SAMPLE}a\n```\n", 3, "name the test"),
     (pages.blocks_that_are_no_commands, PAGE, "```toml\na = \n```\n", 2, "toml"),
     (pages.blocks_that_are_no_commands, PAGE, "```yaml\na: [\n```\n", 2, "yaml"),
     (pages.blocks_that_are_no_commands, PAGE, "```yaml\na: 1\n---\n```\n", 2, "empty"),

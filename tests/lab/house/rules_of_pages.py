@@ -14,13 +14,15 @@ import yaml
 
 from tests.lab.house.tree import PACKAGES, File, Finding, Rule, Tree
 from tests.lab.pages import COMMANDS, Block, blocks, headings, links, marks, prose
+from tests.lab.samples import COLUMNS, CUT, TEXT, samples
 
-LANGUAGES: Final = {COMMANDS, "yaml", "toml", "python", "text", ""}
+LANGUAGES: Final = {COMMANDS, TEXT, "yaml", "toml", "python", ""}
 """The languages of a block of code; `text` is what a command prints, one without a language a picture, a message or a form."""
 WORDS_MAX: Final = 2500
 """The words of docs/architecture.md that a newcomer reads in ten minutes."""
 COLUMNS_MAX: Final = 160
 """The columns of a line of prose; rows of tables, headings and lines with one long word may be longer."""
+_TEST: Final = re.compile(r"\btests/[\w/]+\.py\b")
 _MODULE: Final = re.compile(r"`([a-z]+/[a-z_/]+[a-z_])(?:\.[A-Za-z_]+)*`")
 _CLASS: Final = re.compile(r"`(?:[a-z/_]+\.)?([A-Z]+[a-z][A-Za-z]*)`")
 _WORD: Final = re.compile(r"\b[A-Z]\w+")
@@ -65,6 +67,27 @@ def blocks_of_code(tree: Tree) -> Iterator[Finding]:
         for number, line_of_prose in enumerate(prose(page.path).splitlines(), 1):
             if re.match(r"\s+```", line_of_prose):
                 yield page.wrong(number, "an indented block is read by no rule: begin it at the line's beginning")
+
+
+def samples_are_of_commands(tree: Tree) -> Iterator[Finding]:
+    """A block of text is a sample of what the commands above it print; a test compares them, and it fits a page."""
+    for page in readable(tree):
+        try:
+            found = samples(page.path)
+        except ValueError as error:
+            yield page.wrong(1, f"{error}: mend the mark 'output' or the commands")
+            continue
+        for block in {block for block in blocks(page.path) if block.language == TEXT} - {sample.block for sample in found}:
+            yield page.wrong(block.line, "a block of text without a mark 'output': give it one, or no language")
+        for sample in found:
+            lines = sample.block.text.splitlines()
+            if sample.block.language != TEXT or set(lines) <= {CUT}:
+                yield page.wrong(sample.block.line, f"no sample: write a block of {TEXT}, and let the test of the page fill it")
+            if max(map(len, lines), default=0) > COLUMNS:
+                yield page.wrong(sample.block.line, f"a sample with more than {COLUMNS} columns: end such a line with …")
+            tests = [tree.root / name for name in _TEST.findall(sample.of.reason)]
+            if sample.of.reason and not any(test.exists() and "lab.samples" in test.read_text("utf-8") for test in tests):
+                yield page.wrong(sample.of.line, "commands that are not run here have a sample: name the test that compares it")
 
 
 def blocks_that_are_no_commands(tree: Tree) -> Iterator[Finding]:
@@ -155,6 +178,7 @@ def rooms_are_as_the_pages_say(tree: Tree) -> Iterator[Finding]:
 RULES: Final[tuple[Rule, ...]] = (
     pages_can_be_read,
     blocks_of_code,
+    samples_are_of_commands,
     blocks_that_are_no_commands,
     links_lead_somewhere,
     lines_of_prose_are_short,
