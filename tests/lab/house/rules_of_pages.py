@@ -77,8 +77,9 @@ def samples_are_of_commands(tree: Tree) -> Iterator[Finding]:
         except ValueError as error:
             yield page.wrong(1, f"{error}: mend the mark 'output' or the commands")
             continue
-        for block in {block for block in blocks(page.path) if block.language == TEXT} - {sample.block for sample in found}:
-            yield page.wrong(block.line, "a block of text without a mark 'output': give it one, or no language")
+        for block in blocks(page.path):
+            if block.language == TEXT and not block.mark:
+                yield page.wrong(block.line, "a block of text without a mark, as 'output': give it one, or no language")
         for sample in found:
             lines = sample.block.text.splitlines()
             if sample.block.language != TEXT or set(lines) <= {CUT}:
