@@ -23,7 +23,7 @@ from tests.lab.node.node import CONTAINER, Node
 from tests.lab.node.stored import stored
 from tests.lab.runtimes.runtime import Call, call
 from tests.lab.switch.switch import wait_until
-from userspace_cni.agent import agent_service, watchdog
+from userspace_cni.agent import agent_service, trace_export, watchdog
 from userspace_cni.attachment import cleanup, specs
 from userspace_cni.base import retries
 from userspace_cni.base.settings import Settings, load
@@ -41,7 +41,7 @@ A test of a verb that must not delay the end makes that verb take longer.
 
 WITHOUT_API_S = 0.5
 """How long an agent waits for an API server that, as the test knows, does not answer."""
-_LIMITED = (watchdog, agent_service, cleanup, specs, retries, brisk)
+_LIMITED = (watchdog, agent_service, cleanup, specs, retries, brisk, trace_export)
 
 
 class LiveNode(Node):

@@ -86,6 +86,7 @@ class AgentMetrics:
         self._registrations = registry.counter("device_registrations", text, "outcome")
         self._allocations = registry.counter("device_allocations", "Containers that were given devices, by outcome", "outcome")
         self._events = registry.counter("events_dropped", "Notices for which no Event on the pod could be made")
+        self._traces = registry.counter("traces_dropped", "Traces of calls that the collector did not take")
         self._reconnects = registry.counter("ovsdb_reconnects", "Connections to OVSDB after the first")
         self._spec_failures = registry.counter("spec_failures", "New problems of the node's specs, by kind", "kind")
         build = recorded_build()
@@ -155,6 +156,10 @@ class AgentMetrics:
     def count_dropped_events(self, number: int) -> None:
         """Count notices that no pod was told."""
         self._events.inc(number)
+
+    def count_dropped_traces(self, number: int) -> None:
+        """Count traces that are given up."""
+        self._traces.inc(number)
 
     def count_reconnect(self) -> None:
         """Count a connection to OVSDB that replaces a lost one."""

@@ -12,6 +12,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import sys
 import threading
 import time
@@ -57,6 +58,7 @@ from userspace_cni.node.surroundings import missing
 from userspace_cni.pod.program_build import recorded_build
 
 if TYPE_CHECKING:
+    from userspace_cni.agent.trace_export import TraceExport
     from userspace_cni.attachment.listing import LimitedDirection
     from userspace_cni.deviceplugin.plugin import DevicePlugin
     from userspace_cni.routes.routes_service import NodeRoutes
@@ -139,6 +141,8 @@ class Agent:
         self.workers = Workers()
         before_answer = self.routes.await_routes if self.routes else lambda _: None
         self.calls = Calls(self.node, self.workers, self.metrics, self.waiting, before_answer)
+        self.traces = self._trace_export()
+        self.calls.trace = self.traces.put if self.traces else None
         self._singleton = Singleton()
         listener = Listener(self.node.installation.root.path(settings.agent_socket))
         self.server = Server(listener, self._show, self._undo, on_hung_up=self.waiting.look_at, call=self.calls.submit)
@@ -216,6 +220,8 @@ class Agent:
         store, node = self.node.store, self.node
         sweep(store)
         drain(store, node.sandboxes, node.addresses, Deadline.after(START_S), self.metrics.count_action)
+        if self.traces:
+            self.threads.begin(self.traces)
         self.threads.begin(*self.over_tcp, self.flusher, self.waiting, self.watchdog, self.server)
         self.network.serve()
         if self.routes:
@@ -226,7 +232,8 @@ class Agent:
     def stop(self) -> None:
         """Take no more calls, and end."""
         self.server.stop_accepting()
-        self.threads.stop(THREADS_S, but=(*self.over_tcp, self.flusher, self.server))
+        last = (self.traces,) if self.traces else ()
+        self.threads.stop(THREADS_S, but=(*self.over_tcp, self.flusher, self.server, *last))
         if not self.workers.drain(FINISH_S):
             say("warning", "calls are cut short and undone", running=self.workers.busy)
             self.node.close()
@@ -254,6 +261,22 @@ class Agent:
         for name, look in routes.gauges().items():
             self.metrics.add_gauge(name, look)
         return routes
+
+    def _trace_export(self) -> TraceExport | None:
+        """Where traces go; None where no collector is named, or where the extra is not installed that knows its form."""
+        settings = self._settings
+        if not settings.otlp_endpoint:
+            return None
+        from userspace_cni.agent.trace_export import TraceExport
+
+        node = settings.node_name or socket.gethostname()
+        resource = {"service.name": "userspace-cni", "service.version": BUILD.version, "k8s.node.name": node}
+        try:
+            return TraceExport(settings.otlp_endpoint, resource, self.metrics.count_dropped_traces)
+        except ImportError as error:
+            extra = "pip install 'userspace-cni[otel]' installs what is missing"
+            say("warning", "no traces are sent to otlp_endpoint", error=str(error), details=extra)
+            return None
 
     def _device_plugin(self) -> DevicePlugin | None:
         """The device plugin; None without one. An agent without one does not pay for gRPC."""

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
+from userspace_cni.agent import call_trace
 from userspace_cni.agent.addressee import require_addressee
 from userspace_cni.agent.agent_metrics import AgentMetrics
 from userspace_cni.agent.exchange import Exchange, refusing
@@ -19,7 +20,7 @@ from userspace_cni.base import notices
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.findings import Finding
 from userspace_cni.base.log import collect_warnings
-from userspace_cni.base.stages import Stage, collect
+from userspace_cni.base.stages import Stage, StagePeriod, collect
 from userspace_cni.cni import protocol
 from userspace_cni.cni.call import CniAnswer, PostponedCall, answer
 from userspace_cni.cni.request import Request, recipient_of
@@ -32,7 +33,8 @@ Serve = Callable[[Request], bytes]
 class _TimedCall:
     """A call, and what it took and said by now. `began`: of time.perf_counter.
 
-    `serve`: what is left of it, after it has waited; None while nothing was done.
+    `serve`: what is left of it, after it has waited; None while nothing was done. `request`: what it was read as. `periods`: of
+    its stages, None where it is not traced.
     """
 
     exchange: Exchange
@@ -42,11 +44,13 @@ class _TimedCall:
     stages: dict[Stage, float] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     told: list[Finding] = field(default_factory=list)
+    request: Request | None = None
+    periods: list[StagePeriod] | None = None
 
     @contextmanager
     def observe(self) -> Iterator[None]:
         """Record the time and the warnings of the verb, or of its rest, in the block."""
-        with collect() as stages, collect_warnings() as warnings, notices.collect() as told:
+        with collect(self.periods) as stages, collect_warnings() as warnings, notices.collect() as told:
             try:
                 yield
             finally:
@@ -56,7 +60,10 @@ class _TimedCall:
 
 
 class Calls:
-    """Serves the verbs of `node`. `before_answer` is called with the container of an ADD that has succeeded."""
+    """Serves the verbs of `node`. `before_answer` is called with the container of an ADD that has succeeded.
+
+    `trace` is given the trace of each call, after its answer; None where no collector is named.
+    """
 
     def __init__(
         self,
@@ -66,6 +73,7 @@ class Calls:
         waiting: WaitingCalls,
         before_answer: Callable[[str], None],
     ) -> None:
+        self.trace: Callable[[call_trace.CallTrace], None] | None = None
         self.refused = RefusedCalls()
         self._node = node
         self._workers = workers
@@ -101,9 +109,17 @@ class Calls:
         head = call.exchange.head
         call.began, call.environ = time.perf_counter(), protocol.environment(head)
         require_addressee(protocol.addressee(head), self._node.installation.settings, self._node.installation.root)
+        if self.trace and call_trace.is_wanted(call.environ):
+            call.periods = []
         if head.verb == "DEL":
             self._waiting.turn_away(call.environ.get("CNI_CONTAINERID", ""), call.environ.get("CNI_IFNAME", ""))
-        return partial(verbs.serve, node=self._node, called=protocol.read_call_time(head))
+        called = protocol.read_call_time(head)
+
+        def serve(request: Request) -> bytes:
+            call.request = request
+            return verbs.serve(request, self._node, called)
+
+        return serve
 
     def _answer(self, call: _TimedCall, answered: CniAnswer) -> None:
         if call.exchange.verb == "ADD":
@@ -114,6 +130,28 @@ class Calls:
         call.exchange.answer(200 if answered.code == 0 else 500, answered.output, warnings=call.warnings)
         self._metrics.observe_call(call.environ["CNI_COMMAND"], answered.error, seconds, call.stages)
         self._node.pods.tell(recipient_of(call.environ), call.told)
+        if self.trace and call.periods is not None:
+            self.trace(self._trace_of(call, answered.error, seconds))
+
+    def _trace_of(self, call: _TimedCall, code: int, seconds: float) -> call_trace.CallTrace:
+        """The trace of a call that took so long; the caller's own time is from its clock, which goes on where the node sleeps."""
+        clock, store = time.perf_counter_ns(), self._node.store
+        offset = time.time_ns() - clock
+        began = int(call.began * 1e9) + offset
+        called = protocol.read_call_time(call.exchange.head)
+        ago = store.boottime_ns() - called.boottime_ns if called and called.boot_id == store.boot_id() else 0
+        network = call.request.network if call.request else None
+        bridge = call_trace.bridge_of(network.raw, self._node.installation.settings.ovn_bridge) if network else ""
+        return call_trace.CallTrace(
+            verb=call.environ["CNI_COMMAND"],
+            code=code,
+            called=min(began, clock + offset - max(ago, 0)),
+            began=began,
+            ended=began + int(seconds * 1e9),
+            stages=call_trace.at_wall_clock(call.periods or (), offset),
+            names=call_trace.names_of(call.environ, network.name if network else "", bridge),
+            parent=call_trace.read_parent(call.environ),
+        )
 
     # -- an ADD that waits ------------------------------------------------------------------------------------------------
 
@@ -122,7 +160,10 @@ class Calls:
         waits_since = time.perf_counter()
 
         def go_on(error: UserspaceError | None) -> None:
-            call.stages["address"] = time.perf_counter() - waits_since
+            now = time.perf_counter()
+            call.stages["address"] = now - waits_since
+            if call.periods is not None:
+                call.periods.append(StagePeriod("address", waits_since, now))
             call.serve = _raising(error) if error else lambda _: postponed.proceed()
             try:
                 self.submit(call.exchange, call)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from userspace_cni.base.whereabouts import is_path, normalize_path
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
@@ -62,6 +63,16 @@ LISTENED: Final = SettingForm(
     {"pattern": f"^({_ADDRESS})?$"},
     partly=True,
 )
+COLLECTOR: Final = SettingForm(
+    lambda text: (
+        ""
+        if not text or _is_collector(text)
+        else "it must be http://HOST:PORT or https://HOST:PORT, without a password or a query"
+    ),
+    {"pattern": r"^(https?://[^\s/?#@]+(/[^\s?#@]*)?)?$"},
+    partly=True,
+)
+"""The address of a collector of OpenTelemetry; "" for none."""
 REMOTE: Final = SettingForm(
     lambda text: (
         "" if _is_remote(text) else f"it must be unix:/PATH, with a path of at most {SUN_PATH_MAX} bytes, or tcp:IP:PORT"
@@ -116,6 +127,17 @@ def _is_network(text: str) -> bool:
 def _is_address(text: str) -> bool:
     """Whether it is HOST:PORT that can be listened on."""
     return bool(re.fullmatch(_ADDRESS, text)) and 0 < int(text.rpartition(":")[2]) < 1 << 16
+
+
+def _is_collector(text: str) -> bool:
+    """Whether it is the beginning of a URL that requests can be sent to."""
+    try:
+        url = urlsplit(text)
+        port = url.port
+    except ValueError:
+        return False
+    plain = re.fullmatch(r"[\x21-\x7e]+", text) and not set(text) & set("?#@")
+    return bool(plain and url.scheme in ("http", "https") and url.hostname and port != 0)
 
 
 def _is_remote(text: str) -> bool:

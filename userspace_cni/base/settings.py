@@ -21,6 +21,7 @@ from userspace_cni.base.misspelt import did_you_mean
 from userspace_cni.base.provider_networks import ProviderNetwork, read_provider_networks
 from userspace_cni.base.setting_forms import (
     ANYTHING,
+    COLLECTOR,
     FILE,
     LISTENED,
     NETWORK,
@@ -302,6 +303,11 @@ class Settings:
     spool_max: int = _setting(1024, "DELs that are kept while the agent is away", POSITIVE)
     metrics_listen: str = _setting("", "`host:port` for metrics over TCP; empty for none", LISTENED)
     health_listen: str = _setting("", "`host:port` for /healthz and /readyz over TCP; empty for none", LISTENED)
+    otlp_endpoint: str = _setting(
+        "",
+        "the OpenTelemetry collector that the agent sends traces of its calls to, by OTLP over HTTP; empty for none",
+        COLLECTOR,
+    )
     controller_namespace: str = _setting(
         "userspace-cni",
         "where the controllers have their Lease: a namespace of the API",
