@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from userspace_cni.base.whereabouts import is_path, normalize_path
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
 _ADDRESS: Final = r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):[0-9]{1,5}"
 """HOST:PORT, an IPv6 address in brackets."""
+_COLLECTOR: Final = r"https?://(\[[0-9A-Fa-f:.]+\]|[-0-9A-Za-z._]+)(:[0-9]{1,5})?(/[!-\"$->A-~]*)?"
+"""The beginning of a URL, without an account (`@`), a query (`?`) or a fragment (`#`)."""
 _NUMBER_MAX: Final = 1e6
 
 
@@ -69,7 +70,7 @@ COLLECTOR: Final = SettingForm(
         if not text or _is_collector(text)
         else "it must be http://HOST:PORT or https://HOST:PORT, without a password or a query"
     ),
-    {"pattern": r"^(https?://[^\s/?#@]+(/[^\s?#@]*)?)?$"},
+    {"pattern": f"^({_COLLECTOR})?$"},
     partly=True,
 )
 """The address of a collector of OpenTelemetry; "" for none."""
@@ -131,13 +132,8 @@ def _is_address(text: str) -> bool:
 
 def _is_collector(text: str) -> bool:
     """Whether it is the beginning of a URL that requests can be sent to."""
-    try:
-        url = urlsplit(text)
-        port = url.port
-    except ValueError:
-        return False
-    plain = re.fullmatch(r"[\x21-\x7e]+", text) and not set(text) & set("?#@")
-    return bool(plain and url.scheme in ("http", "https") and url.hostname and port != 0)
+    found = re.fullmatch(_COLLECTOR, text)
+    return found is not None and (not found[2] or 0 < int(found[2][1:]) < 1 << 16)
 
 
 def _is_remote(text: str) -> bool:

@@ -81,11 +81,12 @@ DEFAULTS = {
     "spool_max": 1024,
     "metrics_listen": "",
     "health_listen": "",
+    "otlp_endpoint": "",
     "controller_namespace": "userspace-cni",
     "log_level": "info",
     "log_format": "text",
 }
-AGENT_ONLY = {"host_root", "ovn_recompute_s", "tick_s"}
+AGENT_ONLY = {"host_root", "otlp_endpoint", "ovn_recompute_s", "tick_s"}
 NAMES = {
     **{key: f"USERSPACE_CNI_{key.upper()}" for key in DEFAULTS},
     "ovs_rundir": "OVS_RUNDIR",
@@ -127,6 +128,7 @@ OTHER_VALUES: dict[str, Value] = {
     "spool_max": 7,
     "metrics_listen": "127.0.0.1:9100",
     "health_listen": "[::1]:9101",
+    "otlp_endpoint": "http://127.0.0.1:4318",
     "controller_namespace": "network",
     "log_level": "debug",
     "log_format": "json",
@@ -325,6 +327,15 @@ BAD_VALUES = [
     ("metrics_listen", "[::1]", "[ADDRESS]:PORT"),
     ("metrics_listen", "[localhost]:9100", "[ADDRESS]:PORT"),
     ("metrics_listen", "a b:9100", "HOST:PORT"),
+    ("otlp_endpoint", "127.0.0.1:4318", "http://HOST:PORT"),
+    ("otlp_endpoint", "grpc://127.0.0.1:4317", "http://HOST:PORT"),
+    ("otlp_endpoint", "https://user:password@collector", "without a password"),
+    ("otlp_endpoint", "http://collector/?key=1", "without a password or a query"),
+    ("otlp_endpoint", "http://collector:0", "http://HOST:PORT"),
+    ("otlp_endpoint", "http://collector:66000", "http://HOST:PORT"),
+    ("otlp_endpoint", "http://:4318", "http://HOST:PORT"),
+    ("otlp_endpoint", "http://a b", "http://HOST:PORT"),
+    ("otlp_endpoint", "http://[::1", "http://HOST:PORT"),
     ("shared_volume", "../etc", "volume name"),
     ("shared_volume", "a/b", "volume name"),
     ("tick_s", "0", "greater than 0"),

@@ -18,7 +18,13 @@ ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = settings_schema()
 JUDGE = Draft202012Validator(SCHEMA)
 BLOCK = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
-CANNOT_SAY = {("metrics_listen", "localhost:0"), ("metrics_listen", "localhost:65536"), ("ovsdb", "tcp:192.0.2.1:65536")}
+CANNOT_SAY = {
+    ("metrics_listen", "localhost:0"),
+    ("metrics_listen", "localhost:65536"),
+    ("otlp_endpoint", "http://collector:0"),
+    ("otlp_endpoint", "http://collector:66000"),
+    ("ovsdb", "tcp:192.0.2.1:65536"),
+}
 """Numbers within a text."""
 
 
