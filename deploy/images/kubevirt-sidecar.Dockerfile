@@ -19,7 +19,7 @@ RUN apt-get update \
     && rm -rf /image/usr/share /var/lib/apt/lists/*
 COPY pyproject.toml constraints.txt /src/
 RUN python3 -m venv /src/venv \
-    && /src/venv/bin/pip install --no-cache-dir --only-binary :all: -c /src/constraints.txt -t /image/opt/sidecar grpcio protobuf
+    && /src/venv/bin/pip install --no-cache-dir --no-compile --only-binary :all: -c /src/constraints.txt -t /image/opt/sidecar grpcio protobuf
 COPY LICENSE /image/opt/sidecar/
 COPY kubevirt /image/opt/sidecar/kubevirt
 COPY userspace_cni/__init__.py /image/opt/sidecar/userspace_cni/
@@ -28,8 +28,8 @@ ARG BUILD_COMMIT=
 ARG BUILD_DATE=
 RUN cd /src && python3 -I /image/opt/sidecar/userspace_cni/pod/program_build.py >build.json \
     && mv build.json /image/opt/sidecar/userspace_cni/pod/
-# Compiling modules at each start would take seconds, as the sidecar has a fifth of a CPU
-RUN python3 -m compileall -q -s /image --invalidation-mode unchecked-hash /image/usr/lib/python3.11 /image/opt/sidecar
+# Compiling modules at each start would take seconds, as the sidecar has a fifth of a CPU. The bytecode depends on no time and no chance
+RUN PYTHONHASHSEED=0 python3 -m compileall -q -f -s /image --invalidation-mode unchecked-hash /image/usr/lib/python3.11 /image/opt/sidecar
 
 FROM scratch
 LABEL org.opencontainers.image.title="userspace-cni-kubevirt-sidecar" \

@@ -14,7 +14,7 @@ from deploy import image_builds
 from tests.lab.guests.roots import kept
 from tests.lab.runtimes import image_base
 from tests.lab.runtimes.dockerfile import ROOT, copied_files
-from tests.lab.runtimes.podman import own_storage
+from tests.lab.runtimes.podman import Storage, own_storage
 from userspace_cni.pod.program_build import ProgramBuild, recorded_build
 
 _BASE: Final = "localhost/userspace-cni-base:1"
@@ -25,6 +25,14 @@ _ARCHIVE: Final = "image.tar"
 BUILD: Final = ProgramBuild(recorded_build().version, "c0ffeec0ffee", "2026-11-28T03:12:11Z")
 """The build that the images say they are: not the commit, with which they would have to be built anew."""
 _OPTIONS: Final = tuple(image_builds.options_of(BUILD, 315532800))
+
+
+def build_image(podman: Storage, directory: Path, dockerfile: Path, name: str) -> None:
+    """Build the image `name` in podman's storage. `directory`: for what the build needs. PodmanError has what failed."""
+    podman.call("import", str(image_base.archive()), _BASE)
+    options = ["--isolation=chroot", "--network=host", "--layers=false", "--jobs=2", *_OPTIONS]
+    what = [f"--build-arg=BASE={_BASE}", f"--file={dockerfile}", f"--tag={name}", str(ROOT)]
+    podman.call("build", *options, *image_base.way_out(directory), *what, seconds=_BUILD_S)
 
 
 @dataclass(frozen=True)
@@ -42,10 +50,7 @@ class BuiltImage:
 
     def _make(self, part: Path) -> None:
         with own_storage() as (podman, directory):
-            podman.call("import", str(image_base.archive()), _BASE)
-            options = ["--isolation=chroot", "--network=host", "--layers=false", "--jobs=2", *_OPTIONS]
-            what = [f"--build-arg=BASE={_BASE}", f"--file={self.dockerfile}", f"--tag={self.name}", str(ROOT)]
-            podman.call("build", *options, *image_base.way_out(directory), *what, seconds=_BUILD_S)
+            build_image(podman, directory, self.dockerfile, self.name)
             podman.call("save", f"--output={part / _ARCHIVE}", self.name)
 
     def _digest(self) -> str:
