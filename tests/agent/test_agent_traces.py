@@ -13,6 +13,7 @@ import pytest
 
 from tests.agent.living import LiveNode, container
 from tests.cni.spec import refused, succeeded
+from tests.lab.kube.apiserver import make_certificate
 from tests.lab.kube.pods import Pod
 from tests.lab.node import agent
 from tests.lab.node.node import CONTAINER
@@ -134,6 +135,21 @@ def test_a_collector_that_is_none(live: LiveNode, sandbox: str, manner: Manner) 
         kept = len({span.span_id for span in collector.calls("ADD") + collector.calls("DEL")})
         assert (live.metric("traces_dropped_total") > 0) == (manner == "refusing")
         assert manner == "refusing" or kept == 7
+
+
+@pytest.mark.parametrize("trusted", [True, False], ids=["trusted", "unknown"])
+def test_over_tls(live: LiveNode, sandbox: str, tmp_path: Path, trusted: bool) -> None:
+    """A collector at https gets traces if its certificate is of an authority that the node trusts; else one line says why not."""
+    certificate = make_certificate(tmp_path)
+    live.settings["SSL_CERT_FILE"] = str(certificate) if trusted else os.devnull
+    with collecting(certificate=certificate) as collector:
+        traced(live, collector)
+        succeeded(live.run("ADD", live.network(), sandbox))
+        if trusted:
+            wait_until(lambda: collector.calls("ADD"), what="the span")
+        else:
+            wait_until(lambda: "certificate verify failed" in live.log.read_text(), what="the reason")
+            assert collector.requests == []
 
 
 def test_the_last_traces_are_sent(live: LiveNode, sandbox: str, collector: TraceCollector) -> None:

@@ -124,7 +124,7 @@ class ApiServer:
         self._stores: dict[str, ObjectStore] = {kind.title: ObjectStore(kind) for kind in BUILT_IN}
         self._guard = threading.Lock()
         self._open: list[_Open] = []
-        self._certificate = _certificate(tls) if tls else None
+        self._certificate = make_certificate(tls) if tls else None
         self._http: _Http | None = None
         self._port = 0
         self._stopping = threading.Event()
@@ -601,7 +601,7 @@ def _decoded(text: bytes, kind: str) -> Any:
     return None
 
 
-def _certificate(directory: Path) -> Path:
+def make_certificate(directory: Path) -> Path:
     """A self-signed certificate for 127.0.0.1 in `directory`, with key.pem beside it."""
     path = directory / "ca.crt"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
@@ -21,8 +23,9 @@ _CHUNK: Final = b"x" * 65536
 class TraceCollector:
     """A running one. `manner` may be changed meanwhile; `requests`: what came in whole, decoded."""
 
-    def __init__(self, manner: Manner) -> None:
+    def __init__(self, manner: Manner, scheme: str) -> None:
         self.manner = manner
+        self._scheme = scheme
         self.asked = 0
         self.requests: list[ExportTraceServiceRequest] = []
         self.paths: list[tuple[str, str]] = []
@@ -31,7 +34,7 @@ class TraceCollector:
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self._scheme}://127.0.0.1:{self.port}"
 
     def spans(self) -> list[Span]:
         return [
@@ -93,9 +96,9 @@ def attributes(pairs: Any) -> dict[str, str | int]:
 
 
 @contextmanager
-def collecting(manner: Manner = "good") -> Iterator[TraceCollector]:
-    """A collector until the end of the block."""
-    collector = TraceCollector(manner)
+def collecting(manner: Manner = "good", certificate: Path | None = None) -> Iterator[TraceCollector]:
+    """A collector until the end of the block; with a certificate, whose key.pem is beside it, by TLS."""
+    collector = TraceCollector(manner, "https" if certificate else "http")
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -109,6 +112,10 @@ def collecting(manner: Manner = "good") -> Iterator[TraceCollector]:
         server.daemon_threads = True
         server.block_on_close = False
         server.handle_error = lambda *_: None  # type: ignore[method-assign]
+        if certificate:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.load_cert_chain(certificate, certificate.with_name("key.pem"))
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         collector.port = server.server_address[1]
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
