@@ -155,7 +155,7 @@ def test_over_tls(live: LiveNode, sandbox: str, tmp_path: Path, trusted: bool) -
 def test_the_last_traces_are_sent(live: LiveNode, sandbox: str, collector: TraceCollector) -> None:
     """An agent that is told to end sends what it has, and ends in time also where the collector is silent."""
     live.settings["USERSPACE_CNI_OTLP_ENDPOINT"] = collector.endpoint
-    live.start(SETTLE_S=600.0)
+    live.start(SETTLE_S=600.0, FINAL_S=60.0)
     succeeded(live.run("ADD", live.network(), sandbox))
     assert live.end() == 0
     assert len(collector.calls("ADD")) == 1
@@ -194,11 +194,14 @@ def test_what_is_imported(live: LiveNode, sandbox: str, collector: TraceCollecto
     assert not [each for each in of_verb if each.startswith(("opentelemetry", "userspace_cni.agent.trace"))]
 
 
-def test_without_the_extra(live: LiveNode, sandbox: str, collector: TraceCollector, tmp_path: Path) -> None:
-    """An agent without the extra says at its start what is missing, and serves."""
+@pytest.mark.parametrize(
+    "broken", ["ModuleNotFoundError(\"No module named 'opentelemetry'\")", "RuntimeError('another protobuf')"]
+)
+def test_without_the_extra(live: LiveNode, sandbox: str, collector: TraceCollector, tmp_path: Path, broken: str) -> None:
+    """An agent without the extra, or with one that cannot be used, says at its start what is missing, and serves."""
     hidden = tmp_path / "opentelemetry"
     hidden.mkdir()
-    (hidden / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'opentelemetry'\")\n")
+    (hidden / "__init__.py").write_text(f"raise {broken}\n")
     live.settings["USERSPACE_CNI_OTLP_ENDPOINT"] = collector.endpoint
     with agent.running(live, PYTHONPATH=str(tmp_path)) as started:
         succeeded(live.run("ADD", live.network(), sandbox))

@@ -273,9 +273,9 @@ class Agent:
         resource = {"service.name": "userspace-cni", "service.version": BUILD.version, "k8s.node.name": node}
         try:
             return TraceExport(settings.otlp_endpoint, resource, self.metrics.count_dropped_traces)
-        except ImportError as error:
-            extra = "pip install 'userspace-cni[otel]' installs what is missing"
-            say("warning", "no traces are sent to otlp_endpoint", error=str(error), details=extra)
+        except Exception as error:  # noqa: BLE001 -- whatever is wrong with the extra: pods are attached without it
+            extra = "pip install 'userspace-cni[otel]' installs what is missing, in versions that fit"
+            say("warning", "no traces are sent to otlp_endpoint", error=error, details=extra)
             return None
 
     def _device_plugin(self) -> DevicePlugin | None:

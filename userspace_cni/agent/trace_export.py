@@ -31,8 +31,8 @@ SILENCE_S: Final = 5.0
 """How long the collector may be silent."""
 SENDING_S: Final = 10.0
 """How long one request may take, also with a collector that sends a byte now and then."""
-LAST_S: Final = 0.8
-"""How long the last request may take, while the agent ends."""
+FINAL_S: Final = 0.4
+"""How long the last request may take. The agent must end within five seconds, and running calls may need more than four."""
 _ANSWER_MAX: Final = 1 << 16
 _GIVEN_UP: Final = range(400, 500)
 _BUSY: Final = (408, 429)
@@ -48,14 +48,13 @@ class TraceExport(Loop):
 
     failing = "sending traces failed, which affects no call: "
     first_s = None
-    end_s = 1.0
     back_off = BackOff()
 
     def __init__(self, endpoint: str, resource: Mapping[str, str], dropped: Callable[[int], None]) -> None:
         from userspace_cni.agent.otlp_spans import encode_traces, read_refusal
 
         super().__init__("traces", "sends traces")
-        self.settle_s = SETTLE_S
+        self.settle_s, self.end_s = SETTLE_S, FINAL_S
         self._url = urlsplit(endpoint)
         self._encode, self._read_refusal = encode_traces, read_refusal
         self._resource = dict(resource)
@@ -91,7 +90,7 @@ class TraceExport(Loop):
     def _end(self) -> None:
         if batch := self._first():
             with suppress(Unavailable):
-                self._send(batch, LAST_S)
+                self._send(batch, FINAL_S)
 
     def _first(self) -> list[CallTrace]:
         with self._wake:
