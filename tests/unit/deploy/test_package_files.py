@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[3]
-NOT_READ: Final = frozenset({".py", ".so", ".pyc"})
+NOT_READ: Final = frozenset({".py", ".so", ".pyc", ".c", ".h", ".cdef", ".proto"})
+"""Modules, and what they are made of."""
 
 
 def test_every_file_is_packaged() -> None:
