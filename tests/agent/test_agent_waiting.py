@@ -16,6 +16,7 @@ from tests.cni.spec import refused, succeeded
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.pods import Pod
 from tests.lab.node.links import addresses
+from tests.lab.node.trace_collector import attributes, collecting
 from tests.lab.runtimes.runtime import Call
 from tests.lab.switch.switch import wait_until
 from userspace_cni.cni import protocol
@@ -119,6 +120,23 @@ def test_what_waits_holds_nothing(live: LiveNode, sandbox: str, api: ApiServer, 
     for pod in (*pods, more, other, another):
         succeeded_del(pod.run("DEL", sandbox))
     live.require_clean()
+
+
+def test_the_wait_is_in_the_trace(live: LiveNode, sandbox: str, api: ApiServer, threads: ThreadPoolExecutor) -> None:
+    """The span of an ADD that waited without a thread has the wait and what came before and after it, in this order."""
+    pod = Adding(live, api, 1)
+    with collecting() as collector:
+        live.settings["USERSPACE_CNI_OTLP_ENDPOINT"] = collector.endpoint
+        live.start(SETTLE_S=0.05)
+        adding = threads.submit(pod.run, "ADD", sandbox)
+        waits(live, 1)
+        pod.annotate()
+        succeeded(adding.result(WAITED_S))
+        wait_until(lambda: collector.calls("ADD"), what="the span")
+        [span] = collector.calls("ADD")
+        began = {each.name: each.start_time_unix_nano for each in reversed(collector.below(span))}
+        assert began["hand-over"] <= began["address"] < began["ovs"]
+        assert attributes(span.attributes)["k8s.pod.name"] == pod.pod.name
 
 
 def succeeded_del(call: Call) -> None:
