@@ -28,7 +28,8 @@ CHAPTERS: Final = {
     "Front-end: a VM or DPDK application, towards a switch": ("FrontEnd", "FrontEndListener", "FrontEndOptions"),
     "Back-end: a switch, towards a VM or DPDK application": ("BackEnd", "BackEndListener", "BackEndOptions"),
     "Frames": ("VhostPort", "QueuePair", "QueueCounters", "Burst"),
-    "Load and round trips": ("Load", "Slice", "blast", "blast_both", "Echoes", "bounce", "echo"),
+    "A generator at one port": ("UdpFlows", "IMIX", "FrameStream", "Generator", "StreamFigures", "LatencyFigures"),
+    "Load and round trips between two ports": ("Load", "Slice", "blast", "blast_both", "Echoes", "bounce", "echo"),
     "A link of the kernel": ("Tap", "Pump", "PumpEnd", "PumpCounts", "DirectionCounts"),
     "Sockets, features and huge pages": (
         "SocketAccess",
@@ -79,6 +80,9 @@ def render() -> str:
 
 def _describe(name: str, thing: Any) -> Iterator[str]:
     yield f"### {name}\n"
+    if isinstance(thing, tuple):
+        yield _code(f"{name} = {thing}")
+        return
     if isinstance(thing, type) and issubclass(thing, enum.Enum):
         yield _code(f"class {name}({thing.__mro__[1].__name__})")
         yield _text(thing)

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from userspace_cni.fastpath.rings.burst import Burst
     from userspace_cni.fastpath.rings.generator import Echoes, Load, Slice, blast, blast_both, bounce, echo
     from userspace_cni.fastpath.rings.queue_pair import QueueCounters, QueuePair
+    from userspace_cni.fastpath.rings.stream_generator import FrameStream, Generator, LatencyFigures, StreamFigures
+    from userspace_cni.fastpath.rings.udp_flows import IMIX, UdpFlows
     from userspace_cni.fastpath.tap import (
         DirectionCounts,
         NoTapDevice,
@@ -63,6 +65,8 @@ _HOMES: Final = {
     "rings.queue_pair": ("QueueCounters", "QueuePair"),
     "rings.burst": ("Burst",),
     "rings.generator": ("Echoes", "Load", "Slice", "blast", "blast_both", "bounce", "echo"),
+    "rings.stream_generator": ("Generator", "LatencyFigures", "FrameStream", "StreamFigures"),
+    "rings.udp_flows": ("IMIX", "UdpFlows"),
     "tap": ("DirectionCounts", "NoTapDevice", "Pump", "PumpCounts", "PumpEnd", "Tap", "TapGone", "TapRefused"),
     "vhost.socket_paths": ("SocketAccess",),
     "vhost.channel": ("Peer",),
@@ -86,6 +90,7 @@ _HOMES: Final = {
 """The module of each name: below this package, or by its full name."""
 
 __all__ = [
+    "IMIX",
     "BackEnd",
     "BackEndListener",
     "BackEndOptions",
@@ -98,12 +103,15 @@ __all__ = [
     "FastPathError",
     "Feature",
     "FrameRefused",
+    "FrameStream",
     "FrontEnd",
     "FrontEndListener",
     "FrontEndOptions",
+    "Generator",
     "HugePages",
     "HugepagePool",
     "HugetlbMount",
+    "LatencyFigures",
     "Load",
     "MemoryShort",
     "NegotiationFailed",
@@ -120,10 +128,12 @@ __all__ = [
     "Slice",
     "SocketAccess",
     "SocketRefused",
+    "StreamFigures",
     "Tap",
     "TapGone",
     "TapRefused",
     "TimedOut",
+    "UdpFlows",
     "VhostPort",
     "blast",
     "blast_both",

@@ -44,6 +44,12 @@ class _Lib:
     def fp_blast(self, sources: Any, sinks: Any, ways: int, load: Any, /) -> int: ...
     def fp_bounce(self, near: Any, far: Any, echo: Any, /) -> int: ...
 
+    # stream.cdef
+    FP_STAMP_BYTES: int
+    FP_LATENCY_SLOTS: int
+
+    def fp_stream_run(self, tx: Any, rx: Any, control: int, wake: int, stream: Any, /) -> int: ...
+
     # guard.cdef
     FP_GUARD_MAX: int
 
