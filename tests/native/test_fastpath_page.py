@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,20 @@ def test_the_first_two(place: Path) -> None:
         with start(PROGRAMS[1], path) as driver:
             assert driver.communicate() == ("64 bytes: 02 00 00 00 00 01 02 00 00 00 00 02 08 00\n", "")
         assert switch.communicate() == ("the other side has gone\n", "")
+
+
+def test_the_generator(place: Path) -> None:
+    """The program that sends at a rate prints figures of frames that came back, from the first program."""
+    path = place / "s"
+    with start(PROGRAMS[0], path) as switch:
+        wait_until(path.exists, what="a socket")
+        with start(PROGRAMS[3], path) as generator:
+            out, wrong = generator.communicate()
+        assert (switch.communicate()[0], wrong) == ("the other side has gone\n", "")
+    found = re.match(r"StreamFigures\(sent=(\d+), .* received=(\d+), .*latency=LatencyFigures\(count=(\d+)", out)
+    assert found, out
+    sent, received, timed = map(int, found.groups())
+    assert 0 < received == timed <= sent
 
 
 def test_what_a_port_takes(place: Path) -> None:
