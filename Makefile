@@ -1,6 +1,6 @@
 # What people type. The suite itself is tests/run.sh, which CI calls too.
 .DEFAULT_GOAL := help
-.PHONY: help check quick test demo demo-ovn docs samples man dist images
+.PHONY: help check quick test demo demo-ovn docs samples man dist package images
 
 help:   ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile
@@ -39,3 +39,7 @@ images: ## the images of deploy/images from this commit, by podman; IMAGES="user
 man:    ## the manual pages in build/man; MANDIR=/usr/local/share/man puts them there
 	deploy/prepare.sh unit
 	.venv/bin/python -m userspace_cni.cli.manual $(or $(MANDIR),build/man)
+
+package:   ## the Debian package of this commit in build/packages, for this Debian release
+	deploy/prepare.sh unit
+	.venv/bin/python -m deploy.debian_package

@@ -28,6 +28,7 @@ from userspace_cni.agent.calls import Calls
 from userspace_cni.agent.exchange import Exchange
 from userspace_cni.agent.flusher import Flusher
 from userspace_cni.agent.listener import Listener
+from userspace_cni.agent.notify_socket import READY, STOPPING, notify
 from userspace_cni.agent.ovn_recomputing import OvnRecomputing
 from userspace_cni.agent.served_pages import PageContent, ServedPage
 from userspace_cni.agent.singleton import Singleton
@@ -106,8 +107,10 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
         if not agent.claim(stopping):
             return 0
         agent.start()
+        notify(READY, environ)
         while not stopping.is_set():
             os.read(woken, 64)
+        notify(STOPPING, environ)
         agent.stop()
     return 0
 

@@ -108,8 +108,9 @@ def _from_file(path: str, *, required: bool) -> dict[str, object] | None:
         return None
     if len(content) > FILE_MAX:
         return None
-    if b"\\" not in content and not any(key.encode() in content for key in _DEFAULTS):
-        return {}  # a file without a backslash spells keys literally: none of them is in it
+    spelt = b"\n".join(line for line in content.splitlines() if not line.lstrip().startswith(b"#"))
+    if b"\\" not in spelt and not any(key.encode() in spelt for key in _DEFAULTS):
+        return {}  # a file without a backslash spells keys literally: none of them is in it, beside what comments say
     import tomllib
 
     try:

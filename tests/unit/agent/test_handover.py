@@ -391,6 +391,16 @@ def test_the_same_agent_as_by_all_settings(tmp_path: Path, kind: str) -> None:
         assert (meant.socket, meant.state_dir, meant.run_dir) == asked, environment
 
 
+def test_a_file_that_only_comments_on_these_keys_is_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Debian package's file names every key in a comment: a call does not pay for the parser because of that."""
+    path = tmp_path / "config.toml"
+    path.write_text('#state_dir = "/c"  # a\\b\n  # socket\nlog_level = "debug"\n')
+    monkeypatch.setitem(sys.modules, "tomllib", None)  # importing it would fail
+    meant = whereabouts({"USERSPACE_CNI_CONFIG": str(path)})
+    assert meant is not None
+    assert meant.state_dir == of_the_agent.STATE_DIR
+
+
 def test_the_cluster_s_file_and_the_node_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same holds with two files: the node's takes precedence key by key."""
     for module in (of_the_agent, of_all):
