@@ -87,7 +87,7 @@ def _panel(shown: ShownPanel, number: int) -> Any:
         made = stat.Panel().reduce_options(reduced).graph_mode(common.BigValueGraphMode.NONE).no_value("no data")
         made.color_mode(common.BigValueColorMode.VALUE)
     elif shown.kind == "table":
-        made = table.Panel()
+        made = table.Panel().show_header(True).cell_height(common.TableCellHeight.SM)
     else:
         legend = options.VizLegendOptions().display_mode(common.LegendDisplayMode.LIST).placement(common.LegendPlacement.BOTTOM)
         tooltip = options.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI).sort(common.SortOrder.DESCENDING)

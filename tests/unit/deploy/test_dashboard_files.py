@@ -97,6 +97,7 @@ def test_every_panel_says_what_it_shows() -> None:
     for path in DASHBOARDS:
         for panel in panels(path):
             assert panel["title"]
+            assert isinstance(panel["options"], dict)
             assert panel["description"].endswith(".")
             assert {each["datasource"]["uid"] for each in panel["targets"]} == {"${datasource}"}
         stored = json.loads(path.read_text())
