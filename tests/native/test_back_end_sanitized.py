@@ -1,4 +1,4 @@
-"""The tests of the back-end once more, with all of our C under sanitizers: which memory Python hands to it, and for how long."""
+"""Tests of back-end and generator once more, with all of our C under sanitizers: which memory Python hands to it, how long."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _library(name: str) -> str:
 
 
 def test_under_sanitizers(tmp_path: Path) -> None:
-    """No test of the back-end makes our C touch what it must not; Python's own memory is checked as well."""
+    """None of these tests makes our C touch what it must not; Python's own memory is checked as well."""
     place = _mirror(tmp_path)
     _build(place)
     environment = os.environ | {
@@ -55,7 +55,8 @@ def test_under_sanitizers(tmp_path: Path) -> None:
         "PYTHONMALLOC": "malloc",
         "PYTHONPATH": str(place),
     }
-    tests = [f"tests/native/test_back_end{name}.py" for name in ("", "_faults", "_hostile", "_rings")]
+    names = ("back_end", "back_end_faults", "back_end_hostile", "back_end_rings", "fastpath_misuse", "stream_generator")
+    tests = [f"tests/native/test_{name}.py" for name in names]
     argv = [sys.executable, "-m", "pytest", "-q", "-c", "pytest.ini", "--timeout=100", *tests]
     done = subprocess.run(argv, cwd=place, env=environment, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-8000:]

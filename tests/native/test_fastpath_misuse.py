@@ -1,4 +1,4 @@
-"""The library in the hands of who makes mistakes: errors that tell, no crash, nothing left. No switch, no root, no hugepages."""
+"""The library in the hands of who makes mistakes: errors that tell, no crash, nothing left. No switch, no hugepages."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.node.belongings import nothing_left
+from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath import (
     BackEnd,
     BackEndListener,
@@ -21,10 +22,14 @@ from userspace_cni.fastpath import (
     Burst,
     Closed,
     Disconnected,
+    FastPathError,
     FrameRefused,
     FrontEnd,
     FrontEndOptions,
+    Pump,
+    PumpEnd,
     SocketRefused,
+    Tap,
     VhostPort,
 )
 
@@ -180,3 +185,20 @@ threading.Thread(target=front.receive, daemon=True).start()
 """
     done = subprocess.run([sys.executable, "-c", program, place / "s"], capture_output=True, text=True, timeout=LONG)  # noqa: PLW1510
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_pump_has_one_thread(ends: tuple[FrontEnd, BackEnd]) -> None:
+    """A second thread that runs the same pump is told so; the first one goes on until it is stopped."""
+
+    def is_told() -> bool:
+        try:
+            pump.run(ends[0].pairs[0], slice_s=0)
+        except FastPathError as error:
+            return "runs already, in another thread" in str(error)
+        return False
+
+    with Tap() as tap, Pump(tap) as pump, ThreadPoolExecutor() as pool:
+        first = pool.submit(pump.run, ends[0].pairs[0], LONG)
+        wait_until(is_told, what="the first thread in the pump")
+        pump.stop()
+        assert first.result() is PumpEnd.STOPPED

@@ -7,6 +7,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from userspace_cni.fastpath import (
     IMIX,
     Closed,
     Disconnected,
+    FastPathError,
     FrameRefused,
     FrameStream,
     FrontEnd,
@@ -181,6 +183,37 @@ def test_the_other_side_goes(port: tuple[FrontEnd, Echoing], rate: float | None)
     front.close()
     with pytest.raises(Closed):
         generator.run()
+
+
+def test_one_thread_runs_it(port: tuple[FrontEnd, Echoing]) -> None:
+    """A second thread that runs the same generator is told so; the first one goes on."""
+    front, echo = port
+    generator = Generator(front.pairs[0], FrameStream(flows().frames(), frames_per_s=1_000))
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(generator.run)
+        assert echo.arrived.wait(LONG)
+        with pytest.raises(FastPathError, match="runs already, in another thread; a generator for each thread"):
+            generator.collect(0.1)
+        front.close()
+        with pytest.raises(Closed):
+            first.result()
+
+
+def test_a_time_that_was_changed_is_not_counted(port: tuple[FrontEnd, Echoing]) -> None:
+    """A frame that comes back with a time of the future, or before the run, is received and not timed."""
+    front, echo = port
+    made = flows()
+    generator = Generator(front.pairs[0], FrameStream(made.frames(), stamp_at=made.stamp_at))
+    at = made.stamp_at + 8
+    echo.change = lambda frame: frame[:at] + bytes(8) + frame[at + 8 :]
+    generator.run(count=1)
+    echo.change = lambda frame: frame[:at] + b"\xff" * 7 + b"\x7f" + frame[at + 8 :]
+    while generator.collect(0.01).received < 1:
+        pass
+    generator.run(count=1)
+    while generator.collect(0.01).received < 2:
+        pass
+    assert generator.figures.latency is None
 
 
 def test_it_may_be_closed_in_another_thread(port: tuple[FrontEnd, Echoing]) -> None:

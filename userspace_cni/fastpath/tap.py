@@ -179,6 +179,7 @@ class Pump(Closing):
     def __init__(self, tap: Tap, mtu: int = 1500) -> None:
         self._tap = tap
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._running = threading.Lock()
         self._closing = threading.RLock()  # reentrant: a signal's handler may call stop() during a stop() of the same thread
         pump = lib.fp_pump_new(tap.fileno(), self._stop, mtu + ETHERNET)
         if pump == ffi.NULL:
@@ -189,12 +190,18 @@ class Pump(Closing):
     def run(self, pair: QueuePair, slice_s: float = 0.5) -> PumpEnd:
         """Carry frames for `slice_s` seconds, without the GIL; returns why it ended.
 
-        A signal ends it early, with SLICE, so that Python can handle it. Raises RingFault when the other side broke the ring.
+        A signal ends it early, with SLICE, so that Python can handle it. Raises RingFault when the other side broke the ring, and
+        FastPathError when another thread runs it.
         """
         if self._stop < 0:
             raise Closed("running the pump", "it is closed")
         tx, rx, owner = pair.tx, pair.rx, pair.owner
-        found = lib.fp_pump_run(self._pump, tx, rx, owner.control_fd, owner.wake_fd, int(slice_s * 1_000_000_000))
+        if not self._running.acquire(blocking=False):
+            raise FastPathError("running the pump", "it runs already, in another thread", "a pump for each thread")
+        try:
+            found = lib.fp_pump_run(self._pump, tx, rx, owner.control_fd, owner.wake_fd, int(slice_s * 1_000_000_000))
+        finally:
+            self._running.release()
         if found < 0:
             raise pair.explain_failure(found, "send" if lib.fp_fault_of(tx) else "receive")
         return PumpEnd(found)

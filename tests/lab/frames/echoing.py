@@ -14,11 +14,12 @@ PATIENCE_S = 60.0
 
 
 class Echoing:
-    """The other side. `arrived` is set with its first frame."""
+    """The other side. `arrived` is set with its first frame; `change` is applied to what it sends back."""
 
     def __init__(self, back: BackEnd) -> None:
         self.back = back
         self.arrived = threading.Event()
+        self.change: Callable[[bytes], bytes] | None = None
 
     def send(self, frame: bytes) -> None:
         """Send a frame that it did not get."""
@@ -35,6 +36,8 @@ class Echoing:
             while pair.wait():
                 count = pair.receive(burst)
                 self.arrived.set()
+                if self.change:
+                    burst.fill(map(self.change, burst.frames(count)))
                 first = 0
                 while first < count:
                     first += pair.send(burst, count - first, first)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Final
 
 from userspace_cni.fastpath._native import ffi, lib
+from userspace_cni.fastpath.fastpath_errors import FastPathError
 from userspace_cni.fastpath.rings.burst import LINE, Burst
 from userspace_cni.fastpath.rings.queue_pair import LONGEST_RECEIVED, QueuePair
 
@@ -122,7 +125,7 @@ class StreamFigures:
 
 
 class Generator:
-    """Sends `stream` on a queue pair and receives what comes back on it. One thread runs it; any may read its figures.
+    """Sends `stream` on a queue pair and receives what comes back on it. One thread at a time runs it; any may read its figures.
 
     It holds its core busy while bursts follow each other within 70 µs, and sleeps between them otherwise.
     """
@@ -141,6 +144,7 @@ class Generator:
         order.arrived, order.arrived_stride = self._arrived.pointer, self._arrived.stride
         order.arrived_lengths, order.arrived_capacity = self._arrived.lengths_pointer, self._arrived.capacity
         self._order = order
+        self._running = threading.Lock()
         self._stamped = stream.stamp_at is not None
 
     def run(self, seconds: float | None = None, count: int | None = None) -> StreamFigures:
@@ -151,22 +155,23 @@ class Generator:
         """
         if not (seconds is None or seconds > 0) or not (count is None or count > 0):
             raise ValueError(f"a run of {seconds} s and {count} frames: more than 0 is possible, or None")
-        order = self._order
-        order.behind_ns += self._late_ns()
-        order.start_ns = order.due_ps = order.pending = 0
-        before, order.left = order.elapsed_ns, _FOREVER if count is None else count
-        end = math.inf if seconds is None else before + seconds * _NANO
-        while order.left and (rest := end - order.elapsed_ns) > 0:
-            self._slice(rest)
-        return self.figures
+        with self._alone():
+            order = self._order
+            order.behind_ns += self._late_ns()
+            order.start_ns = order.due_ps = order.pending = 0
+            before, order.left = order.elapsed_ns, _FOREVER if count is None else count
+            end = math.inf if seconds is None else before + seconds * _NANO
+            while order.left and (rest := end - order.elapsed_ns) > 0:
+                self._slice(rest)
+            return self.figures
 
     def collect(self, seconds: float) -> StreamFigures:
         """Receive for `seconds` without sending: frames that were still on their way."""
-        order = self._order
-        order.left = order.pending = 0
-        for part in [SLICE_S] * int(seconds / SLICE_S) + [seconds % SLICE_S]:
-            self._slice(part * _NANO)
-        return self.figures
+        with self._alone():
+            self._order.left = self._order.pending = 0
+            for part in [SLICE_S] * int(seconds / SLICE_S) + [seconds % SLICE_S]:
+                self._slice(part * _NANO)
+            return self.figures
 
     @property
     def figures(self) -> StreamFigures:
@@ -182,6 +187,15 @@ class Generator:
             (order.behind_ns + self._late_ns()) / _NANO,
             self._latency() if self._stamped else None,
         )
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._running.acquire(blocking=False):
+            raise FastPathError("running the generator", "it runs already, in another thread", "a generator for each thread")
+        try:
+            yield
+        finally:
+            self._running.release()
 
     def _slice(self, rest_ns: float) -> None:
         pair, order = self._pair, self._order
