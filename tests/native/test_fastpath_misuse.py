@@ -81,6 +81,21 @@ def test_all_pairs_are_received_from(place: Path) -> None:
                 assert waiting.result() == [FRAME]
 
 
+def test_frames_that_are_too_long_end_no_wait(place: Path) -> None:
+    """A frame longer than `receive` takes is dropped and counted, and who waits goes on to wait for the next one."""
+    path = place / "s"
+    with BackEndListener(path) as listener, ThreadPoolExecutor() as pool:
+        accepted = pool.submit(listener.accept, LONG)
+        with FrontEnd.connect(path, FrontEndOptions(room=20_000), LONG) as front, accepted.result() as back:
+            back.wait_started(LONG)
+            front.send([bytes(20_000)])
+            waiting = pool.submit(back.receive)
+            wait_until(lambda: back.pairs[0].counters.rx_oversize, what="a dropped frame")
+            assert not waiting.done()
+            front.send([FRAME])
+            assert waiting.result() == [FRAME]
+
+
 def test_wrong_arguments(ends: tuple[FrontEnd, BackEnd], place: Path) -> None:
     """A frame instead of a list of frames, text, wrong lengths, wrong paths: each is an error that says what it was."""
     front, _ = ends
@@ -92,7 +107,9 @@ def test_wrong_arguments(ends: tuple[FrontEnd, BackEnd], place: Path) -> None:
         front.send([bytes(1537)])
     with pytest.raises(ValueError, match="5 frames of a burst of 4"):
         Burst(4).frames(5)
-    assert front.receive(-1) == front.receive(float("nan")) == front.receive(0, limit=-1) == []
+    assert front.receive(-1) == front.receive(float("nan")) == []
+    with pytest.raises(ValueError, match="limit=0: 1 frame or more"):
+        front.receive(0, limit=0)
     (place / "file").touch()
     for path, found in ((place / "absent", "nothing is there"), (place / "file", "not a socket"), (place, "not a socket")):
         with pytest.raises(SocketRefused, match=f"connecting to {path}: .*{found}.*; "):

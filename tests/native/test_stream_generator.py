@@ -73,6 +73,22 @@ def test_the_rate_is_exact(port: tuple[FrontEnd, Echoing], rate: dict[str, Any])
     assert figures.frames_per_s == pytest.approx(figures.sent / figures.seconds)
 
 
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        (FrameStream([bytes(60)]), 32),
+        (FrameStream([bytes(60)], frames_per_s=19_000), 1),
+        (FrameStream([bytes(60)], frames_per_s=200_000), 10),
+        (FrameStream([bytes(60)], frames_per_s=2e6), 32),
+        (FrameStream([bytes(50), bytes(150)], bits_per_s=48e6), 3),
+        (FrameStream([bytes(60)], frames_per_s=2e6, burst=256), 256),
+    ],
+)
+def test_how_many_are_sent_together(stream: FrameStream, expected: int) -> None:
+    """Slow streams are even, fast ones cheap, and who says a burst gets it."""
+    assert stream.frames_together() == expected
+
+
 def test_without_a_rate(port: tuple[FrontEnd, Echoing]) -> None:
     """It sends what the queue takes, again and again, and its figures are of all runs."""
     front, _ = port

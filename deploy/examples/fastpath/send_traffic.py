@@ -36,7 +36,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, metavar="FRAMES", help="frames per second (default: as many as are taken)")
     parser.add_argument("--bits", type=float, metavar="BITS", help="bits of frames per second, instead of --rate")
     parser.add_argument("--sizes", default="64", help="bytes of frames without checksum, as 64,1514, or imix")
-    parser.add_argument("--burst", type=int, default=32, help="frames sent together (default: 32)")
+    parser.add_argument("--burst", type=int, metavar="FRAMES", help="frames sent together (default: by the rate, 1 to 32)")
     parser.add_argument("--flows", type=int, default=1, help="UDP flows, of as many source ports (default: 1)")
     parser.add_argument("--source", default="02:00:00:00:00:01", metavar="MAC")
     parser.add_argument("--target", default="02:00:00:00:00:02", metavar="MAC")

@@ -23,6 +23,9 @@ from userspace_cni.fastpath.rings.queue_pair import LONGEST_RECEIVED, QueuePair
 SLICE_S: Final = 0.1
 BURST_MAX: Final = 256
 STAMP_BYTES: int = lib.FP_STAMP_BYTES
+_BURST: Final = 32
+_TOGETHER: Final = 50e6
+"""Picoseconds."""
 _RECEIVED: Final = 64
 _FOREVER: Final = (1 << 64) - 1
 _PICO: Final = 1e12
@@ -38,7 +41,8 @@ class FrameStream:
     """What a `Generator` sends: `frames`, one after the other and from the start again, at a rate.
 
     The rate is `frames_per_s`, or `bits_per_s` of the frames themselves (without checksum, preamble and gap of a wire); with
-    neither, as many as the queue takes. `burst`: frames that are sent together, 1 to 256; the rate holds between bursts.
+    neither, as many as the queue takes. `burst`: frames that are sent together, 1 to 256; the rate holds between bursts. None: as
+    many as fall due in 50 µs, 1 to 32, so that slow streams are even and fast ones cheap.
     `stamp_at`: where in each frame 16 bytes are replaced by a mark of the run and the time of sending, so that only frames of
     this stream count as received, and are timed; None: no stamp, all frames count. ValueError for what cannot be.
     """
@@ -46,7 +50,7 @@ class FrameStream:
     frames: Sequence[bytes]
     frames_per_s: float | None = None
     bits_per_s: float | None = None
-    burst: int = 32
+    burst: int | None = None
     stamp_at: int | None = None
 
     def __post_init__(self) -> None:
@@ -55,7 +59,7 @@ class FrameStream:
             raise ValueError(f"a stream needs frames of {shortest} bytes or more")
         if self.stamp_at is not None and self.stamp_at < lib.FP_SHORTEST:
             raise ValueError(f"stamp_at={self.stamp_at}: {lib.FP_SHORTEST} or more is possible, behind the Ethernet header")
-        if not 1 <= self.burst <= BURST_MAX:
+        if self.burst is not None and not 1 <= self.burst <= BURST_MAX:
             raise ValueError(f"burst={self.burst}: 1 to {BURST_MAX} are possible")
         if self.frames_per_s is not None and self.bits_per_s is not None:
             raise ValueError("a stream has one rate: frames_per_s or bits_per_s")
@@ -67,6 +71,13 @@ class FrameStream:
             raise ValueError(
                 f"{self.frames_per_s or self.bits_per_s} is too slow: a frame in {_GAP_MAX / _PICO:.0f} s is the least"
             )
+
+    def frames_together(self) -> int:
+        """Frames of a burst: `burst`, or what None stands for."""
+        if self.burst is not None:
+            return self.burst
+        mean = sum(self.gaps()) / len(self.frames)
+        return max(1, min(_BURST, int(_TOGETHER / mean))) if mean else _BURST
 
     def gaps(self) -> list[float]:
         """Picoseconds from each frame to the next; 0 without a rate."""
@@ -139,7 +150,7 @@ class Generator:
         self._gaps: Any = ffi.new("uint64_t[]", _whole(stream.gaps()))
         order: Any = ffi.new("struct fp_stream *")
         order.frames, order.stride, order.lengths = self._frames.pointer, self._frames.stride, self._frames.lengths_pointer
-        order.gaps, order.count, order.batch = self._gaps, len(stream.frames), stream.burst
+        order.gaps, order.count, order.batch = self._gaps, len(stream.frames), stream.frames_together()
         order.stamp_at, order.mark = stream.stamp_at or 0, secrets.randbits(64)
         order.arrived, order.arrived_stride = self._arrived.pointer, self._arrived.stride
         order.arrived_lengths, order.arrived_capacity = self._arrived.lengths_pointer, self._arrived.capacity

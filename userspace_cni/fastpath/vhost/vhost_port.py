@@ -6,6 +6,7 @@ A port is the unit that is opened, closed, and used from several threads. It mus
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -48,9 +49,14 @@ class VhostPort(Closing):
         None waits for ever, 0 not at all; after `timeout_s` seconds the list is empty. A frame has 16 KiB at most: a longer one
         is dropped and counted. Raises Disconnected when the other side hangs up, Closed, RingFault, and PeerError at a back-end.
         """
+        if limit < 1:
+            raise ValueError(f"limit={limit}: 1 frame or more")
+        end = None if timeout_s is None else time.monotonic() + timeout_s
         frames = self._take(limit)
-        if not frames and wait_for_frames(self.pairs, timeout_s):
-            frames = self._take(limit)
+        while not frames and wait_for_frames(self.pairs, None if end is None else end - time.monotonic()):
+            frames = self._take(limit)  # none when another thread was quicker, or when they were too long
+            if end is not None and time.monotonic() >= end:
+                break
         return frames
 
     @property
