@@ -11,6 +11,7 @@ import yaml
 from kubernetes.client import ApiClient
 
 from tests.lab.kube.daemonset import BASE, CLUSTER, CONFIG, MANIFEST
+from tests.lab.pages import section
 from tests.lab.runtimes.dockerfile import AGENT, ROOT, copies
 from userspace_cni.base import whereabouts
 from userspace_cni.base.settings import Settings, load
@@ -221,6 +222,24 @@ def test_metrics_are_where_the_service_says(documents: dict[str, Any], agent: di
     assert settings.metrics_listen.rpartition(":")[2] == str(port["containerPort"]) == str(served["port"])
     assert served["targetPort"] == port["name"]
     assert documents["Service"]["metadata"]["annotations"]["prometheus.io/port"] == str(served["port"])
+
+
+def test_the_answers_about_security(documents: dict[str, Any], settings: Settings) -> None:
+    """The page says where the agents answer, as whom controller and sidecar run, and what no account may read."""
+    answers = section(ROOT / "docs" / "security.md", "The answers")
+    assert f"`{settings.health_listen}`" in answers
+    assert f"`{settings.metrics_listen}`" in answers
+    controller = yaml.safe_load((CLUSTER / "overlays/controller/deployment.yaml").read_text())["spec"]["template"]["spec"]
+    [container] = controller["containers"]
+    assert (controller["securityContext"]["runAsNonRoot"], container["securityContext"]["capabilities"]) == (
+        True,
+        {"drop": ["ALL"]},
+    )
+    assert f"(user {controller['securityContext']['runAsUser']})" in answers
+    assert "USER 107:107" in (ROOT / "deploy/images/kubevirt-sidecar.Dockerfile").read_text()
+    assert "(user 107)" in answers
+    assert "cannot read Secrets" in answers
+    assert not {"secrets", "*"} & {each for rule in documents["ClusterRole"]["rules"] for each in rule["resources"]}
 
 
 def test_a_rollout_waits_for_the_agent_and_for_no_period(agent: dict[str, Any]) -> None:
