@@ -159,6 +159,7 @@ CALM: Final = (
         name="counters of a restarted agent begin at 0",
     ),
     AlertCase("", _calls("input", "0+3x60") | _calls("ok", "0+1x60"), name="networks with a mistake"),
+    AlertCase("", _calls("gone", "0+3x60") | _calls("ok", "0+1x60"), name="containers that end while they are attached"),
     AlertCase("", _calls("unavailable", "0+1x60") | _calls("ok", "0+20x60"), name="few of many fail"),
     AlertCase(
         "",
