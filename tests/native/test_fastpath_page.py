@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.lab.pages import ROOT, blocks
 from tests.lab.switch.switch import wait_until
-from userspace_cni.fastpath import FrontEnd
+from userspace_cni.fastpath import BackEnd, FrontEnd
 
 PROGRAMS = [block.text for block in blocks(ROOT / "docs" / "fastpath.md") if block.language == "python"]
 
@@ -26,6 +26,22 @@ def test_the_first_two(place: Path) -> None:
         with start(PROGRAMS[1], path) as driver:
             assert driver.communicate() == ("64 bytes: 02 00 00 00 00 01 02 00 00 00 00 02 08 00\n", "")
         assert switch.communicate() == ("the other side has gone\n", "")
+
+
+def test_bursts(place: Path) -> None:
+    """The program with bursts sends a jumbo frame back with its addresses exchanged."""
+    path = place / "s"
+    program = PROGRAMS[2].replace("/run/app/vhost.sock", str(path)).replace("timeout_s=10", "timeout_s=60")
+    assert program.count(str(path)) == program.count("timeout_s=60") == 1
+    frame = bytes(range(14)) + bytes(9_000)
+    with start(program, path) as echo:
+        wait_until(path.exists, what="a socket")
+        with BackEnd.connect(path) as port:
+            port.wait_started(60)
+            port.send([frame])
+            assert port.receive(60) == [frame[6:12] + frame[:6] + frame[12:]]
+        _, told = echo.communicate()
+        assert "Disconnected" in told
 
 
 def test_the_generator(place: Path) -> None:
