@@ -78,6 +78,7 @@ at_switch() { nsenter --net=$OVS_RUNDIR/netns "$@"; }
 ip() { at_switch ip "$@"; }
 nft() { at_switch nft "$@"; }
 tc() { at_switch tc "$@"; }
+sysctl() { at_switch sysctl "$@"; }
 command ip netns add web
 echo '{"cniVersion": "1.0.0", "name": "podnet", "type": "userspace", "host": {"iftype": "veth", "port": "system"},
     "bandwidth": {"ingressRate": 100000000, "egressRate": 50000000},

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from shlex import quote
@@ -54,8 +55,10 @@ _VOLATILE: Final = (
 _COUNTED: Final = (
     (re.compile(r"DURATION +[█▉▊▋▌▍▎▏]* *"), "DURATION "),
     (re.compile(r"(, [\d.]+%)?(, [\d,]+ frames of others)?$"), ""),
+    (re.compile(r"[█▉▊▋▌▍▎▏░]+"), "█"),
+    (re.compile(r"\b[kMG](bit/s|pps)"), r"\1"),
 )
-"""What numbers change beside themselves: the bar of a line, and what is said only where something was lost."""
+"""What numbers change beside themselves: bars, units of rates, and what is said only where something was lost."""
 _PROGRESS: Final = re.compile(r".* \(for [\d.]+ s, since \d\d:\d\d:\d\dZ\)")
 _WARNING: Final = "warning: "
 _NUMBER: Final = re.compile(r"(?<![\w.])\d[\d.,]*\d?(?:[kKMGT](?=\s|$))?")
@@ -160,9 +163,16 @@ def _check(printed: Mapping[Sample, str]) -> None:
 def natural(text: str) -> str:
     """The output as a page has it: with the usual directories; without progress, spaces at ends, and empty lines around it."""
     for pattern, place in _PLACES:
+        text = re.sub(rf"({pattern.pattern})(\S*)( {{2,}})(?=\S)", partial(_aligned, place), text)
         text = pattern.sub(place, text)
     lines = [line.rstrip() for line in text.splitlines() if not _PROGRESS.fullmatch(line)]
     return "".join(f"{line}\n" for line in "\n".join(lines).strip("\n").splitlines())
+
+
+def _aligned(place: str, found: re.Match[str]) -> str:
+    """The place instead of a longer one, with spaces so that the next column of a table begins where it did."""
+    *_, rest, gap = found.groups()
+    return f"{place}{rest}{gap}{' ' * (len(found[0]) - len(place + rest + gap))}"
 
 
 def normal(line: str, *, numbers_vary: bool = False) -> str:
@@ -186,7 +196,9 @@ def _lines(sample: Sample, text: str) -> list[tuple[str, list[str]]]:
 
 
 def is_like(sample: Sample, printed: str) -> bool:
-    """Whether the sample is what was printed, but for what `normal` makes equal and for what is left out."""
+    """Whether the sample is what was printed, but for what `normal` makes equal, what is left out, and where lines break."""
+    if _folded(sample.block.text) == _folded(printed):
+        return True
     parts: list[list[str]] = [[]]
     for line, _ in _lines(sample, sample.block.text):
         if line == CUT:
@@ -205,6 +217,11 @@ def is_like(sample: Sample, printed: str) -> bool:
         lines = lines[found + len(part) :]
     last = others[-1] if others else []
     return len(last) <= len(lines) and _match(last, lines[len(lines) - len(last) :])
+
+
+def _folded(text: str) -> str:
+    """The text in one line: how long a version or a time is decides where a sentence breaks."""
+    return normal(" ".join(natural(text).split()))
 
 
 def _match(wanted: list[str], lines: list[str]) -> bool:

@@ -86,6 +86,7 @@ def test_a_block_that_ends_with_a_code(page: Path) -> None:
         ("store=0123456789abcdef0123456789abcdef", "store=fedcba9876543210fedcba9876543210"),
         ("unix:/run/openvswitch/db.sock", "unix:/tmp/uc-kx_26ef4/tmp.wz7ADLO4ij/db.sock"),
         ("POD       PORT   LINK", "POD   PORT                 LINK"),
+        ("made 2 s ago by\n  Open vSwitch 3.1.0", "made 12 s\nago by Open vSwitch 3.10.1"),
         ("at the socket …", "at the socket of another pod"),
         ("one", "looking at the node (for 1.1 s, since 03:45:44Z)\none\n"),
     ],

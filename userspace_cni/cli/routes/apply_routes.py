@@ -218,7 +218,7 @@ def _to_file(content: _FileContent, path: str, site: Site, *, dry_run: bool) -> 
         details = [*route.remarks, *([] if site.drivers.installation.has_account else without_services(route).problems)]
         details += found["told"] if found else ()
         if found:
-            details.append(f"{view.format_count(found['pods']['matched'], 'pod')}, in {found['pods']['applied']} applied")
+            details.append(f"applied in {found['pods']['applied']} of {view.format_count(found['pods']['matched'], 'pod')}")
         done.append(_RouteOutcome(name, state, details))
     return done
 
