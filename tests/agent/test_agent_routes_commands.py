@@ -326,7 +326,7 @@ def test_a_file_becomes_the_node_s(front: Front) -> None:
     assert front.run("routes", "apply", "-f", "-", "--dry-run", given=given)[0] == 0
     assert not front.file.exists()
     code, out, _ = front.run("routes", "apply", "-f", "-", given=given)
-    assert (code, "written" in out, "1 pod, in 1 applied" in out) == (0, True, True)
+    assert (code, "written" in out, "applied in 1 of 1 pod" in out) == (0, True, True)
     assert (front.routes(), front.file.stat().st_mode & 0o777) == (["172.16.0.0/16 - eth1"], 0o644)
     inode = front.file.stat().st_ino
     assert "unchanged" in front.run("routes", "apply", "-f", "-", given=given)[1]
