@@ -32,9 +32,9 @@ _MARK: Final = re.compile(rf"output({_NUMBERS_VARY})?(?:: (.+))?")
 CUT: Final = "..."
 _REST: Final = "…"
 _PLACES: Final = (
-    (re.compile(r"/tmp/uc-\w+/tmp\.\w+"), "/run/openvswitch"),
-    (re.compile(r"/tmp/uc-\w+/clone\b"), "/root/userspace-cni"),
-    (re.compile(r"/tmp/uc-\w+"), "/tmp"),
+    (re.compile(r"/(?:[\w.-]+/)*uc-\w+/tmp\.\w+"), "/run/openvswitch"),
+    (re.compile(r"/(?:[\w.-]+/)*uc-\w+/clone\b"), "/root/userspace-cni"),
+    (re.compile(r"/(?:[\w.-]+/)*uc-\w+"), "/tmp"),
     (re.compile(r"/volumes/kubernetes\.io~empty-dir/"), "/…/"),
 )
 """Directories of a test, and the usual ones that pages have in their place; a part of the kubelet's that says nothing."""
@@ -61,7 +61,8 @@ _COUNTED: Final = (
 """What numbers change beside themselves: bars, units of rates, and what is said only where something was lost."""
 _PROGRESS: Final = re.compile(r".* \(for [\d.]+ s, since \d\d:\d\d:\d\dZ\)")
 _WARNING: Final = "warning: "
-_NUMBER: Final = re.compile(r"(?<![\w.])\d[\d.,]*\d?(?:[kKMGT](?=\s|$))?")
+_NUMBER: Final = re.compile(r"(?<![\w.])\d[\d.,]*\d?(?:[kKMGT](?=\s|$)|%)?|(?<= )-(?= |$)")
+"""A number, also a percentage, or the `-` in its place in a table."""
 _SPACE: Final = re.compile(r"[ \t]+")
 _RULE: Final = re.compile(r"([─━═-])\1{2,}")
 

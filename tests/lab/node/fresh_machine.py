@@ -1,7 +1,7 @@
 """This machine as it was before anything of this project or of CNI was on it, for a script of a test: Debian with its packages.
 
 The usual directories are the machine's with a layer of the test's own over them. The lock on hugepages stays the machine's.
-Mounts, processes and network namespaces are the test's own, and end with its shell.
+Mounts, processes, network namespaces and the host's name are the test's own, and end with its shell.
 """
 
 from __future__ import annotations
@@ -11,7 +11,18 @@ from typing import Final
 from tests.lab.node.node import PLUGINS
 from tests.lab.pages import ROOT
 
-ENTER: Final = ["unshare", "--mount", "--propagation", "private", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+ENTER: Final = [
+    "unshare",
+    "--mount",
+    "--propagation",
+    "private",
+    "--net",
+    "--uts",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+]
 """What enters the namespaces: the shell behind it is their first process."""
 
 MACHINE: Final = f"""
@@ -26,6 +37,7 @@ rm -rf /etc/userspace-cni /etc/cni /run/userspace-cni /run/netns /var/lib/cni /v
 mkdir -p /etc/cni/net.d /opt/cni/bin /opt/userspace-cni
 ln -s {PLUGINS}/* /opt/cni/bin/
 mount --bind {ROOT}/.venv /opt/userspace-cni
+echo node-1 > /proc/sys/kernel/hostname
 mkdir clone && ln -s {ROOT}/deploy clone/deploy && cd clone
 """
 """What a script begins with, in a directory of the test's own."""
