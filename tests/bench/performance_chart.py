@@ -48,12 +48,12 @@ def panels(text: str) -> list[tuple[str, list[Bar]]]:
         if pods == "40":
             attached.append(Bar(f"40 pods at once, beside {ports}", _median(least), _LEAST))
             attached.append(Bar("", _median(added), _OURS))
-    dpdk, c_loop, _, python, frames = ([name, float(rate)] for name, rate, _ in rows_of(text, "Sender and receiver"))
+    dpdk, c_loop, _, python, frames = (float(rate) for _, rate, _ in rows_of(text, "Sender and receiver"))
     sent = [
-        Bar("DPDK's virtio_user", dpdk[1], _LEAST),
-        Bar("our library in C", c_loop[1], _OURS),
-        Bar("from Python, by bursts", python[1], _OURS),
-        Bar("from Python, by frames", frames[1], _OURS),
+        Bar("DPDK's virtio_user", dpdk, _LEAST),
+        Bar("our library in C", c_loop, _OURS),
+        Bar("from Python, by bursts", python, _OURS),
+        Bar("from Python, by frames", frames, _OURS),
     ]
     return [
         ("Attach a pod: milliseconds, median (less is better)", attached[:6]),
