@@ -35,6 +35,7 @@ _PLACES: Final = (
     (re.compile(r"/(?:[\w.-]+/)*uc-\w+/tmp\.\w+"), "/run/openvswitch"),
     (re.compile(r"/(?:[\w.-]+/)*uc-\w+/clone\b"), "/root/userspace-cni"),
     (re.compile(r"/(?:[\w.-]+/)*uc-\w+"), "/tmp"),
+    (re.compile(r"/(?:[\w.-]+/)*ovn-\w{8}\b"), "/var/run/ovn"),
     (re.compile(r"/volumes/kubernetes\.io~empty-dir/"), "/…/"),
 )
 """Directories of a test, and the usual ones that pages have in their place; a part of the kubelet's that says nothing."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from socket import gethostname
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -16,6 +18,8 @@ from tests.lab.network.gateways import kept
 from tests.lab.node.links import inside
 from tests.lab.node.node import Node
 from tests.lab.ovn.central import CHASSIS, INTEGRATION, Ovn
+from tests.lab.pages import ROOT
+from tests.lab.samples import COLUMNS, check_sample
 from tests.lab.switch.switch import Switch, wait_until
 from tests.unit.cli.test_cli_streams import environ
 from userspace_cni.base.gateways import read_gateways
@@ -24,6 +28,7 @@ from userspace_cni.cli.main import userspace_cni
 PORTS = {"ns_a": ("n1", "10.244.1.5"), "ns_b": ("n1", "10.244.1.6"), "ns_c": ("n2", "10.244.2.5")}
 ENCAP = "192.0.2.11"
 """The node's address for tunnels."""
+PAGE = ROOT / "docs" / "ovn.md"
 Run = Callable[..., Result]
 
 
@@ -48,7 +53,7 @@ def run(switch: Switch, ovn: Ovn, tmp_path: Path) -> Run:
     def invoke(*arguments: str, code: int = 0) -> Result:
         databases = {f"USERSPACE_CNI_OVN_{each.upper()}": ovn.remote(each) for each in ("nb", "sb")}
         there = {"USERSPACE_CNI_OVSDB": switch.ovsdb, "OVS_RUNDIR": switch.rundir, "USERSPACE_CNI_CONFIG": str(settings)}
-        there["USERSPACE_CNI_SWITCH_NETNS"] = switch.netns
+        there |= {"USERSPACE_CNI_SWITCH_NETNS": switch.netns, "COLUMNS": str(COLUMNS)}
         done = CliRunner(env={**environ(tmp_path), **there, **databases}).invoke(userspace_cni, ["ovn", *arguments])
         assert done.exit_code == code, done.output
         return done
@@ -91,7 +96,7 @@ def test_from_nothing_to_packets(switch: Switch, ovn: Ovn, run: Run) -> None:
     status = told(run, "status")
     assert status["router"] == "ovn_cluster_router"
     assert [(each["name"], each["ports"]) for each in status["chassis"]] == [(CHASSIS, len(PORTS))]
-    assert "n1" in run("status").output
+    check_sample(PAGE, "userspace-cni ovn status", re.sub(rf"\b{gethostname()}\b", "n1", run("status").output))
     for target in ("ns/b", "c"):
         assert "eth.src == 02:00:00:00:00:00" in run("trace", "ns/a", target).output
     assert {each["severity"] for each in told(run, "check")["findings"]} <= {"note"}
@@ -111,6 +116,7 @@ def test_what_was_broken_by_hand_is_found_and_mended(ovn: Ovn, run: Run) -> None
         "Logical_Switch_Port jtor-ovn_cluster_router is missing",
         "Logical_Switch n1 differs in other_config",
     }
+    check_sample(PAGE, "userspace-cni ovn check", run("check", code=1).output)
     for each in commands:
         run(*each)
     assert "ovn-row-differs" not in {each["name"] for each in told(run, "check")["findings"]}

@@ -62,15 +62,16 @@ def status_command(ctx: click.Context, as_json: bool) -> None:
             ("load balancers", f"{balancers.balancers} with {balancers.vips} VIPs, {balancers.empty} of them without endpoints"),
         ]
     )
-    if cluster.nodes:
-        view.show_table(_NODES, [_node_row(name, north) for name in sorted(cluster.nodes)])
-    if north.gateways:
-        view.show_table(_GATEWAYS, [_gateway_row(each) for each in sorted(north.gateways, key=lambda each: each.name)])
-    if chassis:
-        view.show_table(
-            _CHASSIS,
-            [[each.name, each.hostname, view.join([" ".join(end) for end in each.ends]), str(each.ports)] for each in chassis],
-        )
+    ends = [(each, view.join([" ".join(end) for end in each.ends])) for each in chassis]
+    tables = (
+        (_NODES, [_node_row(name, north) for name in sorted(cluster.nodes)]),
+        (_GATEWAYS, [_gateway_row(each) for each in sorted(north.gateways, key=lambda each: each.name)]),
+        (_CHASSIS, [[each.name, each.hostname, tunnels, str(each.ports)] for each, tunnels in ends]),
+    )
+    for heading, rows in tables:
+        if rows:
+            click.echo()
+            view.show_table(heading, rows)
 
 
 @click.command("check", cls=NodeCommand, examples=("userspace-cni ovn check",))
