@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.pages import ROOT
+from tests.lab.samples import check_sample, samples
 from tests.lab.switch.switch import Switch, wait_until
 from tests.lab.switch.vhost_ports import CLIENT, SERVER, add_bridge, add_port, join
 from userspace_cni.fastpath import FrontEnd, FrontEndListener
@@ -98,6 +99,19 @@ def test_traffic_comes_back(bridge: Switch, stack: ExitStack, kind: str) -> None
     assert (figures["sent"], figures["problem"]) == (2000, "")
     assert 0 < figures["received"] <= 2000
     assert figures["latency"]["count"] == figures["received"]
+
+
+def test_the_figures_on_the_page(bridge: Switch, stack: ExitStack) -> None:
+    """The generator prints for people what docs/fastpath.md shows of it."""
+    path = add_port(bridge, "gen", SERVER)
+    join(bridge, ("gen", "gen"))
+    page = ROOT / "docs" / "fastpath.md"
+    [sample] = samples(page)
+    _, name, _, *options = sample.command.split()
+    assert name == f"deploy/examples/fastpath/{Path(name).name}"
+    code, out, rest = Started(stack, Path(name).stem, path, *options[:-2], "--count", 2000).end(None)
+    assert (code, rest) == (0, "")
+    check_sample(page, sample.command, out.decode())
 
 
 def test_traffic_is_stopped(bridge: Switch, stack: ExitStack) -> None:

@@ -81,6 +81,7 @@ def main() -> int:
         return int(bool(problem))
     print(f"sent      {figures.sent:,} frames in {figures.seconds:.2f} s")
     print(f"rate      {figures.frames_per_s:,.0f} frames/s, {figures.bits_per_s / 1e6:,.1f} Mbit/s")
+    print(f"behind    {figures.behind_s:.2f} s in which the switch had no room, or this process no core")
     print(f"received  {figures.received:,}, and {figures.foreign:,} of others; lost {figures.lost:,}")
     if times := figures.latency:
         shown = (times.min_ns, times.p50_ns, times.p99_ns, times.max_ns)
