@@ -13,6 +13,7 @@ import yaml
 from tests.lab.breaking.every_break import EVERY_BREAK
 from tests.lab.breaking.page_samples import PAGE, broken_samples
 from tests.lab.pages import ROOT, headings
+from userspace_cni.diagnosis.why.causes import EXPLAINS
 
 _RULES: Final = ROOT / "deploy" / "dashboards" / "rules.yml"
 _SPAN: Final = re.compile(r"`([^`]+)`")
@@ -39,6 +40,33 @@ def said() -> str:
                 texts.append("".join(str(each.value) if isinstance(each, ast.Constant) else "…" for each in node.values))
     texts.append((ROOT / "userspace_cni/shim/shim.c").read_text(encoding="utf-8").replace("%s", "…"))
     return "\n".join(" ".join(text.split()) for text in texts)
+
+
+def literals(node: ast.expr) -> list[str]:
+    """The texts that an expression may be, as far as they stand there."""
+    if isinstance(node, ast.IfExp):
+        return [*literals(node.body), *literals(node.orelse)]
+    return [node.value] if isinstance(node, ast.Constant) and isinstance(node.value, str) else []
+
+
+def names_of_findings() -> set[str]:
+    """Those that the sources of diagnosis and OVN make, those that explain others, and those of the table of breaks."""
+    found = {each.finding for each in EVERY_BREAK} | {name for name in EXPLAINS if not name.endswith("-")}
+    rooms = ("diagnosis/why", "diagnosis", "ovn", "ovn/services")
+    sources = [source for room in rooms for source in (ROOT / "userspace_cni" / room).glob("*.py")]
+    for source in (*sources, ROOT / "userspace_cni/switch/ovn_installation.py"):
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and node.args and ast.unparse(node.func).rpartition(".")[2] in ("Finding", "found"):
+                found |= set(literals(node.args[0]))
+    return found
+
+
+def test_each_finding_has_its_line() -> None:
+    """Each name of a finding is in the table of findings, once."""
+    listed = [span for cell in tables("Names") for span in _SPAN.findall(cell)]
+    assert len(listed) == len(set(listed))
+    assert names_of_findings() - set(listed) == set()
+    assert {name for name in listed if name not in said() and name not in names_of_findings()} == set()
 
 
 def tables(heading: str) -> list[str]:
