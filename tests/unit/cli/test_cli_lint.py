@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.lab.pages import PAGES, blocks
+from tests.lab.pages import PAGES, ROOT, blocks
+from tests.lab.samples import check_sample
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cni import keys
 from userspace_cni.diagnosis.networks import JudgedNetworks, Place, judge_document, judge_text
@@ -241,6 +242,27 @@ def test_the_documents_networks_are_clean() -> None:
         document = decoded("-", stdin=network)
         assert document["networks"] == (not other)
         assert told(document) == [("ovs-cni-network", "note", "type")] * other
+
+
+def test_outputs_that_pages_about_moving_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `lint` says of a network of the former plugin, and of one of ovs-cni, is what the pages show."""
+    monkeypatch.chdir(tmp_path)
+    host = {
+        "engine": "ovs-dpdk",
+        "iftype": "vhostuser",
+        "netType": "bridge",
+        "vhost": {"mode": "both"},
+        "bridge": {"bridgeName": "br0"},
+    }
+    former = {"cniVersion": "0.3.1", "name": "dpdk-net", "type": "userspace", "logFile": "/var/log/dpdk-net.log", "host": host}
+    Path("net.yaml").write_text(yaml.safe_dump(definition(former, "dpdk-net")))
+    check_sample(ROOT / "docs" / "from-intel.md", "userspace-cni lint net.yaml", lint("net.yaml").output)
+    page = ROOT / "docs" / "from-ovs-cni.md"
+    [network] = [each.text for each in blocks(page) if '"type": "ovs"' in each.text]
+    Path("web.yaml").write_text(network.replace('"vlan": 100', '"vlan": 100, "ofport_request": 7'))
+    messages = [finding["message"] for finding in decoded("web.yaml")["findings"]]
+    command = "userspace-cni lint --json web.yaml | jq --raw-output '.findings[].message'"
+    check_sample(page, command, "".join(f"{message}\n" for message in messages))
 
 
 @settings(max_examples=200)
