@@ -251,8 +251,8 @@ def test_outputs_that_pages_about_moving_show(tmp_path: Path, monkeypatch: pytes
         "engine": "ovs-dpdk",
         "iftype": "vhostuser",
         "netType": "bridge",
-        "vhost": {"mode": "both"},
-        "bridge": {"bridgeName": "br0"},
+        "vhost": {"mode": "client"},
+        "brigde": {"bridgeName": "br4"},
     }
     former = {"cniVersion": "0.3.1", "name": "dpdk-net", "type": "userspace", "logFile": "/var/log/dpdk-net.log", "host": host}
     Path("net.yaml").write_text(yaml.safe_dump(definition(former, "dpdk-net")))
