@@ -48,7 +48,7 @@ def panels(text: str) -> list[tuple[str, list[Bar]]]:
         if pods == "40":
             attached.append(Bar(f"40 pods at once, beside {ports}", _median(least), _LEAST))
             attached.append(Bar("", _median(added), _OURS))
-    dpdk, c_loop, _, python, frames = (float(rate) for _, rate, _ in rows_of(text, "Sender and receiver"))
+    dpdk, c_loop, _, _, python, frames = (float(rate) for _, rate, _ in rows_of(text, "Sender and receiver"))
     sent = [
         Bar("DPDK's virtio_user", dpdk, _LEAST),
         Bar("our library in C", c_loop, _OURS),
