@@ -12,7 +12,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.kubevirt.conftest import PAGES
-from tests.lab.pages import ROOT, blocks
+from tests.lab.pages import COMMANDS, ROOT, blocks
+from tests.lab.samples import TRACING, check_page, printed_by, traced
 from tests.lab.switch.switch import SCRIPT
 
 pytestmark = pytest.mark.timeout(600)  # the first one may have to make the guest
@@ -50,7 +51,7 @@ def room() -> Iterator[Path]:
 
 def test_what_the_page_installs_is_what_the_tests_have() -> None:
     """The first block, the only one that is not run, installs packages of prepare.sh's list, and then runs prepare.sh."""
-    install, *others = blocks(PAGE)
+    install, *others = (block for block in blocks(PAGE) if block.language == COMMANDS)
     assert [block.is_run for block in (install, *others)] == [False, *(True for _ in others)]
     apt, prepare = install.text.replace("\\\n", " ").splitlines()
     words = apt.split()
@@ -62,9 +63,9 @@ def test_what_the_page_installs_is_what_the_tests_have() -> None:
 
 
 def test_the_page_from_nothing_to_a_ping_and_back(room: Path) -> None:
-    """Every command succeeds; the guest answers, the tools say so, and DEL and the last block leave nothing on the machine."""
+    """Every command succeeds; the guest answers, the tools print the samples, and DEL and the last block leave nothing."""
     before = [path for path in PLACES if path.exists()]
-    commands = "".join(block.text for block in blocks(PAGE) if block.is_run)
+    commands = TRACING + "".join(traced(block) for block in blocks(PAGE) if block.is_run)
     done = subprocess.run(
         shell(),
         input=commands,
@@ -86,6 +87,7 @@ def test_the_page_from_nothing_to_a_ping_and_back(room: Path) -> None:
     assert [words[-1] for words in lines if words[:1] == ["default/vm"]] == ["good"]
     assert "Domain 'default_vm' has been undefined" in told
     assert "Bridge" not in told.partition("no attachments on this node")[2]
+    check_page(PAGE, printed_by(told))
     assert list(room.iterdir()) == []
     assert not NAMESPACE.exists()
     assert [path for path in PLACES if path.exists()] == before
