@@ -1,6 +1,6 @@
 # What people type. The suite itself is tests/run.sh, which CI calls too.
 .DEFAULT_GOAL := help
-.PHONY: help check quick test demo demo-ovn docs samples man dist package images
+.PHONY: help check quick test demo demo-ovn docs site samples man dist package images
 
 help:   ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile
@@ -24,6 +24,11 @@ docs:   ## links, commands, options, keys and examples of the pages; no root
 	deploy/prepare.sh unit
 	.venv/bin/python -m tests.lab.house
 	.venv/bin/python -m pytest -q $$(grep -rlE --include='test_*.py' 'tests\.lab\.pages|"docs"' tests/unit)
+
+site:   ## the pages as a site in build/site, which needs neither network nor server; no root
+	deploy/prepare.sh unit
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict -f docs/site/mkdocs.yml
+	@echo "open build/site/index.html with a browser"
 
 samples: ## what the pages show of outputs, written anew where it is no longer what the commands print; root
 	RENEW_SAMPLES=1 tests/run.sh cni tests/cni/test_page_commands.py

@@ -118,7 +118,7 @@ install_packages() {
 }
 
 install_python() {
-    .venv/bin/pip install --disable-pip-version-check -c constraints.txt -e '.[dev]' >&3
+    .venv/bin/pip install --disable-pip-version-check -c constraints.txt -e '.[dev,docs]' >&3
 }
 
 if ((${#missing[@]})); then

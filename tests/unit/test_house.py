@@ -35,6 +35,7 @@ A_TEST = "tests/unit/test_some.py"
 C = "userspace_cni/some.c"
 C_TEST = "tests/native/some.c"
 PAGE = "docs/page.md"
+SITE = "docs/site/mkdocs.yml"
 A_SAMPLE = "```bash\nls\n```\n\n<!-- output: ls -->\n```text\n"
 FORM = ".github/ISSUE_TEMPLATE/form.yml"
 HOOKS = (ROOT / contributing.HOOKS).read_text()
@@ -117,6 +118,7 @@ KEEP: list[tuple[Rule, str, str]] = [
     (pages.links_lead_somewhere, PAGE, "# Some heading\n[x](#some-heading) [y](page.md) [z](https://example.com/) `[a](b)`\n"),
     (pages.lines_of_prose_are_short, PAGE, f"{'a ' * 80}\n| {'a ' * 200}|\n```\n{'a ' * 200}\n```\n"),
     (pages.every_page_is_in_the_index, "docs/README.md", "[readme](../README.md)\n[page](page.md)\n"),
+    (pages.the_index_has_the_chapters_of_the_site, "docs/README.md", "## Start\n[a](../README.md) [b](page.md) [c](page.md#d)\n"),
     (pages.rooms_are_as_the_pages_say, "docs/internals.md", "`room/module`, `room/module.Name`, `tests/unit`, `state_dir/x`\n"),
     (commands.commands_and_options_exist, PAGE, "`userspace-cni status --json`, `--dir`, `userspace-cni NAME`\n"),
     (
@@ -218,6 +220,21 @@ BREAK: list[tuple[Rule, str, str, int, str]] = [
     (pages.lines_of_prose_are_short, PAGE, f"\n{'a ' * 81}\n", 2, "162 columns"),
     (pages.every_page_is_in_the_index, "docs/other.md", "", 1, "does not list"),
     (pages.every_page_is_in_the_index, "README.md", "", 1, "no link"),
+    (
+        pages.the_index_has_the_chapters_of_the_site,
+        "docs/README.md",
+        "## Start\n[page](page.md)\n[readme](../README.md)\n",
+        2,
+        "page.md in 'Start' where docs/site/mkdocs.yml has repository/README.md",
+    ),
+    (pages.the_index_has_the_chapters_of_the_site, "docs/README.md", "## Start\n[readme](../README.md)\n", 1, "has nothing"),
+    (
+        pages.the_index_has_the_chapters_of_the_site,
+        "docs/README.md",
+        "## Start\n[readme](../README.md)\n## Tasks\n[page](page.md)\n",
+        4,
+        "page.md in 'Tasks'",
+    ),
     (commands.commands_and_options_exist, PAGE, "\n`userspace-cni nothing`\n", 2, "nothing"),
     (commands.commands_and_options_exist, PAGE, "```bash\nuserspace-cni status --nothing | cat -n\n```\n", 2, "--nothing"),
     (commands.commands_and_options_exist, PAGE, "\n`--nothing-of-ours`\n", 2, "--nothing-of-ours"),
@@ -274,7 +291,8 @@ def project(tmp_path: Path) -> Path:
         PAGE: "# Page\n",
         "tests/run.sh": "",
         "README.md": "[docs](docs/README.md)\n",
-        "docs/README.md": "[readme](../README.md), [page](page.md)\n",
+        "docs/README.md": "## Start\n[readme](../README.md), [page](page.md)\n",
+        SITE: "nav: [{Start: [index.md, repository/README.md, page.md]}]\n",
     }
     for path, text in files.items():
         write(tmp_path / path, text)

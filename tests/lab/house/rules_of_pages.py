@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import zip_longest
 from typing import Final
 
 import yaml
@@ -22,6 +23,9 @@ WORDS_MAX: Final = 2500
 """The words of docs/architecture.md that a newcomer reads in ten minutes."""
 COLUMNS_MAX: Final = 160
 """The columns of a line of prose; rows of tables, headings and lines with one long word may be longer."""
+FRONT_PAGE: Final = "index.md"
+"""The site's own, in place of docs/README.md."""
+_LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
 _TEST: Final = re.compile(r"\btests/[\w/]+\.py\b")
 _MODULE: Final = re.compile(r"`([a-z]+/[a-z_/]+[a-z_])(?:\.[A-Za-z_]+)*`")
 _CLASS: Final = re.compile(r"`(?:[a-z/_]+\.)?([A-Z]+[a-z][A-Za-z]*)`")
@@ -155,6 +159,38 @@ def every_page_is_in_the_index(tree: Tree) -> Iterator[Finding]:
         yield pages["README.md"].wrong(1, "no link to docs/README.md, the list of pages: add one")
 
 
+def the_index_has_the_chapters_of_the_site(tree: Tree) -> Iterator[Finding]:
+    """docs/README.md has the chapters and pages of docs/site/mkdocs.yml, in the same order; a page counts where it is first."""
+    book = tree.root / "docs/site/mkdocs.yml"
+    index = next((page for page in readable(tree) if page.name == "docs/README.md"), None)
+    if index is None or not book.exists():
+        return
+    chapters = yaml.safe_load(book.read_text(encoding="utf-8"))["nav"]
+    site = [(chapter, page) for each in chapters for chapter, pages in each.items() for page in pages if page != FRONT_PAGE]
+    for (chapter, page), (other, there) in zip_longest(_of_chapters(index), site, fillvalue=("", "")):
+        if (chapter, page) != (other, there):
+            line = index.line_of(f"{(page or there).rpartition('/')[2]})")
+            has = f"{page} in '{chapter}'" if page else "nothing"
+            wants = f"{there} in '{other}'" if there else "nothing"
+            yield index.wrong(line, f"it has {has} where docs/site/mkdocs.yml has {wants}: list the same in both")
+            return
+
+
+def _of_chapters(index: File) -> Iterator[tuple[str, str]]:
+    """The pages that the index links to, each with its chapter, as the site names them."""
+    chapter, seen = "", set()
+    for line in prose(index.path).splitlines():
+        if line.startswith("## "):
+            chapter = line.removeprefix("## ")
+        for link in _LINK.findall(line):
+            target = (index.path.parent / link.partition("#")[0]).resolve()
+            docs = index.path.parent.resolve()
+            page = target.relative_to(docs) if target.is_relative_to(docs) else f"repository/{target.relative_to(docs.parent)}"
+            if str(page) not in seen:
+                seen.add(str(page))
+                yield chapter, str(page)
+
+
 def rooms_are_as_the_pages_say(tree: Tree) -> Iterator[Finding]:
     """The pages about the code name modules that exist, the picture has all rooms, and the first page is not too long."""
     pages = {page.name: page for page in readable(tree)}
@@ -184,5 +220,6 @@ RULES: Final[tuple[Rule, ...]] = (
     links_lead_somewhere,
     lines_of_prose_are_short,
     every_page_is_in_the_index,
+    the_index_has_the_chapters_of_the_site,
     rooms_are_as_the_pages_say,
 )
