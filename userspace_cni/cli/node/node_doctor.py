@@ -29,7 +29,7 @@ _OF_STATUS: Final = frozenset({"agent", "plugin", "applications", "host ends", "
 _WRONG: Final = ("error", "warning")
 
 
-@click.command("doctor", cls=NodeCommand, examples=("userspace-cni doctor", "userspace-cni doctor --json --seconds 10"))
+@click.command("doctor", cls=NodeCommand, examples=("userspace-cni doctor --json --seconds 10", "userspace-cni doctor"))
 @click.option(
     "--bin-dir",
     "bin_dirs",

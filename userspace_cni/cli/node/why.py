@@ -22,8 +22,8 @@ from userspace_cni.diagnosis.why.paragraph import diagnosis_json, sentences
     "why",
     cls=NodeCommand,
     examples=(
-        "userspace-cni why dpdk-app",
-        "userspace-cni why default/dpdk-app/net1 --json",
+        "userspace-cni why default/dpdk-app/net1",
+        "userspace-cni why b",
     ),
 )
 @click.argument("names", nargs=-1, metavar="POD[/IFNAME]...", required=True, shell_complete=attachment_names)

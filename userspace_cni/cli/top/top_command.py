@@ -39,8 +39,8 @@ _ESCAPE_S: Final = 0.1
     cls=NodeCommand,
     examples=(
         "userspace-cni top",
-        "userspace-cni top --batch -n 3 -d 2 --sort drops",
         "userspace-cni top --json -n 1 --filter web",
+        "userspace-cni top --batch -n 1 -d 0.5 --sort drops",
     ),
 )
 @click.option(
