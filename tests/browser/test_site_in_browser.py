@@ -10,7 +10,14 @@ import pytest
 from tests.lab.browser.chromium import Chromium
 from tests.lab.built_site import build_site
 
-PAGES: Final = ("index.html", "commands.html", "network.html", "architecture.html", "repository/CHANGELOG.html")
+PAGES: Final = (
+    "index.html",
+    "commands.html",
+    "network.html",
+    "architecture.html",
+    "manual/userspace-cni-list.html",
+    "repository/CHANGELOG.html",
+)
 _FOUND: Final = """new Promise((resolve) => {
     const look = () => {
         const found = [...document.querySelectorAll(".md-search-result__link")].map((each) => each.href);
@@ -52,10 +59,13 @@ def test_pages_are_whole(browser: Chromium, site: Path, width: int, scheme: str)
     browser.resize(1400, 900)
 
 
-@pytest.mark.parametrize(("words", "page"), [("hugepages", "ovs-dpdk.html"), ("settings check", "commands.html")])
-def test_search_from_files(browser: Chromium, site: Path, words: str, page: str) -> None:
+@pytest.mark.parametrize(
+    ("begin", "words", "page"),
+    [("index.html", "hugepages", "ovs-dpdk.html"), ("manual/userspace-cni-why.html", "settings check", "settings-check.html")],
+)
+def test_search_from_files(browser: Chromium, site: Path, begin: str, words: str, page: str) -> None:
     """What is typed into the field of search is found, although the pages are files."""
-    browser.open(site / "index.html")
+    browser.open(site / begin)
     browser.evaluate("document.querySelector('[data-md-toggle=search]').click()")
     browser.evaluate("document.querySelector('[data-md-component=search-query]').focus()")
     browser.type_text(words)

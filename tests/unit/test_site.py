@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
+import click
 import pytest
 from markdown_it import MarkdownIt
 
 from tests.lab.built_site import HtmlPage, build_site
+from tests.lab.commands import runnable
 from tests.lab.pages import ROOT, pages_of
+from userspace_cni.base.errors import NotServing
 
 LOADING: Final = {
     **dict.fromkeys(("script", "img", "iframe", "source", "video", "audio", "embed"), "src"),
@@ -114,6 +117,18 @@ def test_it_says_what_the_pages_say(site: Path) -> None:
         article = re.search(r"<article[^>]*>(.*?)</article>", made, re.DOTALL)
         assert article is not None
         assert words(HtmlPage(article[1])) == words(HtmlPage(markdown.render(source))), page.name
+
+
+def test_each_command_has_a_page(html: dict[Path, HtmlPage], site: Path) -> None:
+    """The site has a page for each command, with its options and examples as its help has them, and every code of an error."""
+    for name, command in runnable().items():
+        page = html[site / "manual" / f"userspace-cni-{name.replace(' ', '-')}.html"]
+        options = {each for option in command.params if isinstance(option, click.Option) for each in option.opts}
+        assert options <= set(re.findall(r"-[-\w]+", page.text)), name
+        assert all(" ".join(example.split()) in page.text for example in command.examples), name
+    codes = html[site / "manual/error-codes.html"].text
+    said = (NotServing.__doc__ or "").replace("`", "")
+    assert f"<td> {NotServing.default_code} <td> {said}" in codes
 
 
 def words(page: HtmlPage) -> list[str]:
