@@ -39,7 +39,7 @@ dist:   ## the archive of the sources and the wheel of this commit in build/dist
 
 images: ## the images of deploy/images from this commit, by podman; IMAGES="userspace-cni" builds only that
 	deploy/prepare.sh unit
-	.venv/bin/python deploy/image_builds.py $(IMAGES)
+	.venv/bin/python -m deploy.image_builds $(IMAGES)
 
 man:    ## the manual pages in build/man; MANDIR=/usr/local/share/man puts them there
 	deploy/prepare.sh unit

@@ -154,4 +154,7 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (OSError, subprocess.CalledProcessError) as failed:
+        sys.exit(f"check_release: nothing was checked: {failed}")

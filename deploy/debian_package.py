@@ -210,7 +210,7 @@ def _compress(path: Path) -> None:
 
 def _pip(*arguments: str) -> None:
     quiet = ("--quiet", "--disable-pip-version-check", "--no-warn-script-location")
-    subprocess.run([sys.executable, "-m", "pip", *arguments[:1], *quiet, *arguments[1:]], check=True)
+    subprocess.run([sys.executable, "-m", "pip", *arguments[:1], *quiet, *arguments[1:]], umask=0o022, check=True)
 
 
 def _version(wheel: Path) -> str:
@@ -236,17 +236,15 @@ def main() -> int:
     if sys.argv[1:2] == [OF_THIS_CLONE]:
         return _build_clone(Path(sys.argv[2]), int(sys.argv[3]))
     target = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "packages").absolute()
-    changed = _told("git", "-C", str(ROOT), "status", "--porcelain")
-    if changed:
-        print("package: the working tree has changes, which are not in what is built:", changed, sep="\n", file=sys.stderr)
-    target.mkdir(parents=True, exist_ok=True)
-    for former in target.glob("*.deb"):
-        former.unlink()
     with TemporaryDirectory(prefix="userspace-cni-clone-") as directory:
-        _told("git", "clone", "--quiet", str(ROOT), directory)
-        epoch = _told("git", "-C", str(ROOT), "log", "-1", "--format=%ct")
+        clone = Path(directory) / "sources"
+        epoch = dist.clone_commit(clone)
+        target.mkdir(parents=True, exist_ok=True)
+        for former in target.glob("*.deb"):
+            former.unlink()
         # by what is in the clone: this file, too
-        subprocess.run([sys.executable, "-m", "deploy.debian_package", OF_THIS_CLONE, target, epoch], cwd=directory, check=True)
+        argv = [sys.executable, "-m", "deploy.debian_package", OF_THIS_CLONE, str(target), str(epoch)]
+        subprocess.run(argv, cwd=clone, check=True)
     for path in target.glob("*.deb"):
         print(hashlib.sha256(path.read_bytes()).hexdigest(), path)
     return 0
@@ -263,4 +261,4 @@ def _build_clone(target: Path, epoch: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    dist.run_build(main)

@@ -13,6 +13,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -38,27 +39,45 @@ def build(sources: Path, target: Path, epoch: int) -> tuple[Path, Path]:
     return archive, wheel
 
 
+def clone_commit(clone: Path, root: Path = ROOT) -> int:
+    """Clone the commit that is checked out in `root`, with modes as usual, and say what is not in it; the commit's time.
+
+    Raises CalledProcessError when git fails, which has written why.
+    """
+    changed = _git(root, "status", "--porcelain")
+    if changed:
+        print("the working tree has changes, which are not in what is built:", changed, sep="\n", file=sys.stderr)
+    _git(root, "clone", "--quiet", str(root), str(clone))
+    return int(_git(clone, "log", "-1", "--format=%ct"))
+
+
+def run_build(main: Callable[[], int]) -> None:
+    """Run a program that builds, and end with its exit code, or with the command that failed: that has written why."""
+    try:
+        sys.exit(main())
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"nothing was built: {error}")
+
+
 def main() -> int:
     """Build the commit that is checked out, and print what was made with its SHA-256."""
     target = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "dist")
-    changed = _git(ROOT, "status", "--porcelain")
-    if changed:
-        print("dist: the working tree has changes, which are not in what is built:", changed, sep="\n", file=sys.stderr)
-    target.mkdir(parents=True, exist_ok=True)
-    for former in (*target.glob("*.tar.gz"), *target.glob("*.whl")):
-        former.unlink()
     with TemporaryDirectory(prefix="userspace-cni-dist-") as directory:
         clone = Path(directory) / "sources"
-        _git(ROOT, "clone", "--quiet", str(ROOT), str(clone))
-        made = build(clone, target, int(_git(ROOT, "log", "-1", "--format=%ct")))
+        epoch = clone_commit(clone)
+        target.mkdir(parents=True, exist_ok=True)
+        for former in (*target.glob("*.tar.gz"), *target.glob("*.whl")):
+            former.unlink()
+        made = build(clone, target, epoch)
     for path in made:
         print(hashlib.sha256(path.read_bytes()).hexdigest(), path)
     return 0
 
 
 def _git(directory: Path, *arguments: str) -> str:
-    return subprocess.run(["git", "-C", directory, *arguments], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    argv = ["git", "-C", str(directory), *arguments]
+    return subprocess.run(argv, umask=0o022, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_build(main)

@@ -1,6 +1,6 @@
 """Builds the images of deploy/images with podman, from the commit that is checked out, so that each says which build it is.
 
-    make images        or: .venv/bin/python deploy/image_builds.py [IMAGE...]
+    make images        or: .venv/bin/python -m deploy.image_builds [IMAGE...]
 
 As deploy/dist.py it builds a clone of its own. The images are tagged with the project's version. The label `revision` names the
 commit, `created` the commit's date, which every file in an image has, too: two builds with the same packages of Debian agree.
@@ -14,9 +14,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from deploy import dist
 from userspace_cni.pod.program_build import ProgramBuild, ask_git, recorded_build
 
-ROOT: Final = Path(__file__).resolve().parents[1]
 IMAGES: Final = {
     "userspace-cni": "Dockerfile",
     "userspace-cni-kubevirt-sidecar": "kubevirt-sidecar.Dockerfile",
@@ -45,22 +45,19 @@ def main() -> int:
     if unknown:
         print(f"image_builds: there is no image {unknown[0]!r}: {', '.join(IMAGES)}", file=sys.stderr)
         return 2
-    epoch = int(_run("git", "-C", ROOT, "log", "-1", "--format=%ct"))
     with TemporaryDirectory(prefix="userspace-cni-images-") as directory:
         clone = Path(directory) / "sources"
-        _run("git", "clone", "--quiet", ROOT, clone)
+        epoch = dist.clone_commit(clone)
         build = ProgramBuild(recorded_build().version, *ask_git(clone))
         for name in names:
             tag = f"{name}:{build.version}"
             file = clone / "deploy" / "images" / IMAGES[name]
             subprocess.run(["podman", "build", *options_of(build, epoch), f"--file={file}", f"--tag={tag}", clone], check=True)
-            print(tag, _run("podman", "image", "inspect", "--format={{.Id}}", tag))
+            inspect = ["podman", "image", "inspect", "--format={{.Id}}", tag]
+            told = subprocess.run(inspect, stdout=subprocess.PIPE, text=True, check=True)
+            print(tag, told.stdout.strip())
     return 0
 
 
-def _run(*argv: str | Path) -> str:
-    return subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    dist.run_build(main)
