@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_network
+from ipaddress import IPv6Address, ip_network
 from typing import Any, Final
 
 from userspace_cni.base.whereabouts import is_path, normalize_path
@@ -133,7 +133,15 @@ def _is_address(text: str) -> bool:
 def _is_collector(text: str) -> bool:
     """Whether it is the beginning of a URL that requests can be sent to."""
     found = re.fullmatch(_COLLECTOR, text)
-    return found is not None and (not found[2] or 0 < int(found[2][1:]) < 1 << 16)
+    return found is not None and _is_host(found[1]) and (not found[2] or 0 < int(found[2][1:]) < 1 << 16)
+
+
+def _is_host(text: str) -> bool:
+    """Whether a name has no label that is empty or too long, and whether it is an IPv6 address in brackets."""
+    try:
+        return bool(IPv6Address(text[1:-1]) if text.startswith("[") else text.encode("idna"))
+    except ValueError:
+        return False
 
 
 def _is_remote(text: str) -> bool:

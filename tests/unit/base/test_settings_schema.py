@@ -23,6 +23,9 @@ CANNOT_SAY = {
     ("metrics_listen", "localhost:65536"),
     ("otlp_endpoint", "http://collector:0"),
     ("otlp_endpoint", "http://collector:66000"),
+    ("otlp_endpoint", "http://collector..:4318"),
+    ("otlp_endpoint", f"http://{'a' * 64}:4318"),
+    ("otlp_endpoint", "http://[127.0.0.1]:4318"),
     ("ovsdb", "tcp:192.0.2.1:65536"),
 }
 """Numbers within a text."""
