@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -71,6 +72,15 @@ def test_what_a_command_leaves_running(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "of the command\nafter it\n")
 
 
+def read_to_end(terminal: int) -> str:
+    """All that was written: one read may return a part, and the end is an error (EIO)."""
+    read = b""
+    with suppress(OSError):
+        while part := os.read(terminal, 65536):
+            read += part
+    return read.decode()
+
+
 def test_on_a_terminal(tmp_path: Path) -> None:
     """One line is written over and over, and is gone at the end."""
     path = tmp_path / "prepare.sh"
@@ -80,7 +90,7 @@ def test_on_a_terminal(tmp_path: Path) -> None:
         ["bash", str(path)], stdout=subprocess.PIPE, stderr=theirs, env={**os.environ, "TERM": "xterm"}, check=True
     )
     os.close(theirs)
-    shown = os.read(ours, 65536).decode()
+    shown = read_to_end(ours)
     os.close(ours)
     assert done.stdout == b"of the command\nafter it\n"
     assert re.match(r"\r\x1b\[Kprepare: at first \(0 s so far\)", shown)
