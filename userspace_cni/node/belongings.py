@@ -17,6 +17,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
+from userspace_cni.attachment.journal import keys_of
+from userspace_cni.attachment.records import Record
 from userspace_cni.base.errors import DirectoryRefused
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
@@ -64,8 +66,9 @@ _OF_SECCOMP: Final = re.compile(r"dpdk\.json|\.dpdk\.json\.[0-9]+")
 """In that directory: `install` puts the profile for DPDK there; a killed one leaves the other name."""
 
 
-def in_doubt(settings: Settings, root: HostRoot) -> list[str]:
-    """What may be in use though no attachment is recorded, one sentence each: records of the former plugin, mounts for OVS."""
+def in_doubt(settings: Settings, root: HostRoot, records: Iterable[Record]) -> list[str]:
+    """What may be in use though no attachment of `records` is it, one sentence each: the former plugin's, mounts for OVS."""
+    held = {key.rpartition("/")[2] for record in records for key in keys_of(record.steps) if key.startswith("mount:")}
     former = settings.legacy_state_dir
     try:
         found = [f"{former}/{name}: an attachment of the former plugin" for name in names_in(root.path(former), _OF_FORMER)]
@@ -73,7 +76,9 @@ def in_doubt(settings: Settings, root: HostRoot) -> list[str]:
         found = [f"{former}: {error.strerror}: whether the former plugin has attachments cannot be known"]
     short = root.resolve(settings.short_dir)
     points = (point.rpartition("/") for point in mount_points(root))
-    mounted = sorted(f"{short}/{name}" for above, _, name in points if above == short and _OF_SHORT.fullmatch(name))
+    mounted = sorted(
+        f"{short}/{name}" for above, _, name in points if above == short and name not in held and _OF_SHORT.fullmatch(name)
+    )
     return found + [f"{point}: a mount of a pod's directory that no attachment holds" for point in mounted]
 
 

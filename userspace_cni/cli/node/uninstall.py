@@ -194,9 +194,10 @@ def _unrecorded(site: Site) -> tuple[list[PortRef], UserspaceError | None]:
 def _attached(ports: Iterable[PortRef], site: Site) -> list[str]:
     """What is attached or may be, one sentence each; `ports`: those without a record."""
     with bind("error"):
-        found = [f"{name_of(record)}: attached to {record.network}" for record in site.node.store.journal.records()]
+        records = site.node.store.journal.records()
+    found = [f"{name_of(record)}: attached to {record.network}" for record in records]
     found += [f"{port.name}: a port of ours without a record" for port in ports]
-    return found + belongings.in_doubt(site.settings, _root(site))
+    return found + belongings.in_doubt(site.settings, _root(site), records)
 
 
 def _detach(ports: Iterable[PortRef], site: Site) -> list[str]:
