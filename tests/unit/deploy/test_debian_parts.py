@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,3 +44,22 @@ def test_the_unit_gives_the_agent_no_mounts_of_its_own() -> None:
     directives = {line.partition("=")[0] for line in unit.splitlines() if line[:1].isupper()}
     apart = re.compile(r"Protect\w+|Private\w+|\w*Paths|\w+Directory|MountFlags")
     assert not [each for each in directives if apart.fullmatch(each)]
+
+
+@pytest.mark.parametrize("kept", ["another agent's plugin", ""])
+def test_configuring_puts_back_a_plugin_that_a_killed_removal_took_off(kept: str, tmp_path: Path) -> None:
+    """dpkg only configures the package then: the plugin that was put aside is back, or ours where there was none."""
+    places = ("opt/cni/bin", "usr/lib/cni", "var/lib/kubelet/seccomp", "run/systemd/system")
+    script = (PARTS / "postinst").read_text().replace("deb-systemd-helper", "false")
+    for place in places:
+        script = script.replace(f"/{place}", str(tmp_path / place))
+    for place in places[:3]:
+        (tmp_path / place).mkdir(parents=True)
+    plugin = tmp_path / "opt/cni/bin/userspace"
+    if kept:
+        plugin.with_name(".userspace.kept").write_text(kept)
+    environment = {"PATH": f"{Path(sys.executable).parent}:{os.defpath}", "USERSPACE_CNI_CONFIG": "/dev/null"}
+    subprocess.run(["sh", "-c", script, "postinst", "configure", "0.1.0"], env=environment, check=True)
+    assert [path.name for path in plugin.parent.iterdir()] == ["userspace"]
+    assert (plugin.read_bytes() == kept.encode()) == bool(kept)
+    assert (tmp_path / "usr/lib/cni/userspace").exists() != bool(kept)
