@@ -46,7 +46,6 @@ EXTRAS: Final = ("otel",)
 """What the image has as well."""
 INSTALLED_BY: Final = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 """What pip notes of an installation: dpkg has another list of these files."""
-PYTHON: Final = "/usr/bin/python3"
 OF_THIS_CLONE: Final = "--of-this-clone"
 
 
@@ -73,6 +72,8 @@ def build(wheel: Path, libraries: Path, target: Path, epoch: int) -> Path:
         try:
             _lay_out(tree, wheel, libraries, environment)
             version = _version(wheel)
+            (tree / HOME / "bin" / "python3").unlink()
+            (tree / HOME / "bin" / "python3").symlink_to("../../../bin/python3")
             _write_documents(tree, version, epoch)
             return _pack(tree, target, version, environment)
         finally:
@@ -87,7 +88,7 @@ def _lay_out(tree: Path, wheel: Path, libraries: Path, environment: dict[str, st
     _pip("install", "--no-index", "--no-deps", "--no-compile", f"--target={site}", str(wheel))
     shutil.rmtree(site / "bin")
     (home / "bin").mkdir()
-    (home / "bin" / "python3").symlink_to(PYTHON)
+    (home / "bin" / "python3").symlink_to("/usr/bin/python3")
     (home / "pyvenv.cfg").write_text(f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {_minor(0)}\n")
     (tree / "usr/bin").mkdir(parents=True)
     for name, called in _programs(site).items():
@@ -98,7 +99,7 @@ def _lay_out(tree: Path, wheel: Path, libraries: Path, environment: dict[str, st
         program.write_text(f"{first}\nimport sys\n\nfrom {module} import {function}\n\nsys.exit({function}())\n")
         program.chmod(0o755)
         (tree / "usr/bin" / name).symlink_to(f"../lib/{NAME}/bin/{name}")
-    python = [str(home / "bin" / "python3"), "-I"]
+    python = [str(home / "bin" / "python3"), "-P"]  # not -I, which ignores PYTHONHASHSEED: sets in bytecode have its order
     slimmed = [str(Path(slim_libraries.__file__)), str(site), str(tree)]
     subprocess.run([*python, *slimmed], env=environment, check=True)
     _strip(site)
@@ -125,7 +126,9 @@ def _lay_out(tree: Path, wheel: Path, libraries: Path, environment: dict[str, st
 
 
 def _strip(site: Path) -> None:
-    """Take out what is of no use on a node."""
+    """Take out what is of no use on a node, and give modules the mode of modules."""
+    for path in site.rglob("*.py"):
+        path.chmod(0o644)
     for pattern in UNUSED:
         for path in site.rglob(pattern):
             path.unlink()

@@ -92,6 +92,10 @@ class Machine:
             assert stream
             stream.close()
 
+    def has_ended(self) -> bool:
+        """Whether its first process has ended, as by its own shutdown."""
+        return self._first.poll() is not None
+
     def path(self, path: str) -> Path:
         """A path of the machine as tests open it. An absolute symbolic link in it would be followed on the host."""
         return Path(f"/proc/{self.pid}/root") / path.lstrip("/")
