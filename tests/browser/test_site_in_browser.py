@@ -19,9 +19,10 @@ PAGES: Final = (
     "repository/CHANGELOG.html",
 )
 _FOUND: Final = """new Promise((resolve) => {
+    let looks = 200;
     const look = () => {
         const found = [...document.querySelectorAll(".md-search-result__link")].map((each) => each.href);
-        found.length ? resolve(found) : setTimeout(look, 50);
+        found.length || --looks === 0 ? resolve(found) : setTimeout(look, 50);
     };
     look();
 })"""
@@ -71,5 +72,5 @@ def test_search_from_files(browser: Chromium, site: Path, begin: str, words: str
     browser.type_text(words)
     browser.press("Shift")  # the field is looked at when a key is let go
     found: Any = browser.evaluate(_FOUND)
-    assert any(page in link for link in found)
+    assert any(page in link for link in found), (found, browser.told)
     assert asked(browser) == []
