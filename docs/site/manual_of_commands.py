@@ -1,4 +1,4 @@
-"""The hook that makes pages of the code: one for each command, of what `--help` says, and the codes of errors.
+"""The hook that makes pages of the code: one for each command, of what `--help` says, and one of the codes with which calls end.
 
 They are below manual/ on the site alone. In the repository docs/commands.md and docs/operations.md have the same for readers, and
 house rules compare these with the code.
@@ -6,6 +6,8 @@ house rules compare these with the code.
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -14,6 +16,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from userspace_cni.base.errors import UserspaceError
+from userspace_cni.cli import exit_codes
 from userspace_cni.cli.command_line import ProgramCommand, load_command
 from userspace_cni.cli.main import userspace_cni
 
@@ -89,13 +92,40 @@ def _option(parameter: click.Parameter, ctx: click.Context) -> str:
 
 
 def _codes() -> str:
-    """The codes of errors of a CNI call, each with what its classes say."""
+    """The codes of errors of a CNI call, each with what its classes say, and those with which commands end."""
     said: dict[int, list[str]] = {}
     for kind in _below(UserspaceError):
         said.setdefault(kind.default_code, []).append(f"{_plain((kind.__doc__ or '').strip())} (`{kind.__name__}`)")
     rows = "\n".join(f"| {code} | {'<br>'.join(texts)} |" for code, texts in sorted(said.items()))
-    head = "# Error codes\n\nThe code of a failed CNI call, and the errors of the program that have it. What to do is in "
-    return f"{head}[Operations](../operations.md#how-a-call-fails).\n\n| Code | Errors |\n|---|---|\n{rows}\n"
+    ends = "\n".join(f"| {code} | {_plain(text)} |" for code, text in _ends())
+    return f"""# Codes
+
+## Error codes
+
+The code of a failed CNI call, and the errors of the program that have it. What to do is in
+[Operations](../operations.md#how-a-call-fails).
+
+| Code | Errors |
+|---|---|
+{rows}
+
+## Exit codes
+
+The code with which a command ends. [Commands](../commands.md) has when each command ends with which.
+
+| Code | Meaning |
+|---|---|
+{ends}
+"""
+
+
+def _ends() -> Iterator[tuple[int, str]]:
+    """The exit codes of commands, each with what stands below its constant: that text is in the source alone."""
+    yield 0, "All is well."
+    parts = ast.parse(inspect.getsource(exit_codes)).body
+    for constant, said in zip(parts, parts[1:], strict=False):
+        if isinstance(constant, ast.AnnAssign) and isinstance(said, ast.Expr):
+            yield getattr(exit_codes, ast.unparse(constant.target)), ast.literal_eval(said.value)
 
 
 def _below(kind: type[UserspaceError]) -> Iterator[type[UserspaceError]]:

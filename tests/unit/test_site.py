@@ -17,6 +17,7 @@ from tests.lab.built_site import HtmlPage, build_site
 from tests.lab.commands import runnable
 from tests.lab.pages import ROOT, pages_of
 from userspace_cni.base.errors import NotServing
+from userspace_cni.cli import exit_codes
 
 LOADING: Final = {
     **dict.fromkeys(("script", "img", "iframe", "source", "video", "audio", "embed"), "src"),
@@ -120,7 +121,7 @@ def test_it_says_what_the_pages_say(site: Path) -> None:
 
 
 def test_each_command_has_a_page(html: dict[Path, HtmlPage], site: Path) -> None:
-    """The site has a page for each command, with its options and examples as its help has them, and every code of an error."""
+    """The site has a page for each command, with its options and examples as its help has them, and every code."""
     for name, command in runnable().items():
         page = html[site / "manual" / f"userspace-cni-{name.replace(' ', '-')}.html"]
         options = {each for option in command.params if isinstance(option, click.Option) for each in option.opts}
@@ -129,6 +130,8 @@ def test_each_command_has_a_page(html: dict[Path, HtmlPage], site: Path) -> None
     codes = html[site / "manual/error-codes.html"].text
     said = (NotServing.__doc__ or "").replace("`", "")
     assert f"<td> {NotServing.default_code} <td> {said}" in codes
+    ends = {int(code) for code in re.findall(r"<td> (\d+) <td>", codes.partition("Exit codes")[2])}
+    assert ends == {0, *(value for value in vars(exit_codes).values() if isinstance(value, int))}
 
 
 def words(page: HtmlPage) -> list[str]:
