@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Final
 
 import click
@@ -123,7 +124,7 @@ def _ends() -> Iterator[tuple[int, str]]:
     """The exit codes of commands, each with what stands below its constant: that text is in the source alone."""
     yield 0, "All is well."
     parts = ast.parse(inspect.getsource(exit_codes)).body
-    for constant, said in zip(parts, parts[1:], strict=False):
+    for constant, said in pairwise(parts):
         if isinstance(constant, ast.AnnAssign) and isinstance(said, ast.Expr):
             yield getattr(exit_codes, ast.unparse(constant.target)), ast.literal_eval(said.value)
 

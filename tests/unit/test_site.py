@@ -17,6 +17,7 @@ from tests.lab.built_site import HtmlPage, build_site
 from tests.lab.commands import runnable
 from tests.lab.pages import ROOT, pages_of
 from userspace_cni.base.errors import NotServing
+from userspace_cni.base.settings import TABLE, TABLES_OF_FILE, variables_of
 from userspace_cni.cli import exit_codes
 
 LOADING: Final = {
@@ -130,8 +131,15 @@ def test_each_command_has_a_page(html: dict[Path, HtmlPage], site: Path) -> None
     codes = html[site / "manual/error-codes.html"].text
     said = (NotServing.__doc__ or "").replace("`", "")
     assert f"<td> {NotServing.default_code} <td> {said}" in codes
-    ends = {int(code) for code in re.findall(r"<td> (\d+) <td>", codes.partition("Exit codes")[2])}
+    ends = {int(code) for code in re.findall(r"<td> (\d+) <td>", codes.rpartition("Exit codes")[2])}
     assert ends == {0, *(value for value in vars(exit_codes).values() if isinstance(value, int))}
+
+
+def test_each_setting_is_told(html: dict[Path, HtmlPage], site: Path) -> None:
+    """The site has a section for each setting, with its variables, and for each table of the file."""
+    page = html[site / "manual/settings.html"]
+    assert page.ids >= {*TABLE, *TABLES_OF_FILE}
+    assert {name for key in TABLE for name in variables_of(key)} <= set(page.text.replace(",", "").split())
 
 
 def words(page: HtmlPage) -> list[str]:
