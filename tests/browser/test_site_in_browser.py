@@ -16,6 +16,7 @@ PAGES: Final = (
     "network.html",
     "architecture.html",
     "manual/userspace-cni-list.html",
+    "manual/settings.html",
     "repository/CHANGELOG.html",
 )
 _FOUND: Final = """new Promise((resolve) => {
