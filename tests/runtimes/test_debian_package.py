@@ -141,3 +141,40 @@ def test_it_is_installed_used_upgraded_and_removed(machine: DebianMachine, packa
     machine.run("apt-get purge -y userspace-cni")
     assert listing(machine) == before
     assert not names_of_ours(machine)
+
+
+def test_an_agent_of_others_and_interruptions(tmp_path: Path, package: Path) -> None:
+    """A node of another agent is refused, its plugin stays; a killed dpkg is finished; a switch is not needed."""
+    lock = "/var/lib/cni/userspace/agent.lock"
+    hold = f"flock {lock} sleep 600 >/dev/null 2>&1 </dev/null & until ! flock --nonblock {lock} true; do sleep 0.1; done"
+    with DebianMachine(tmp_path / f"debian-{tmp_path.name}") as machine:
+        machine.put(package, PACKAGE)
+        machine.run("systemctl stop openvswitch-switch ovs-vswitchd ovsdb-server")
+        before = listing(machine)
+        machine.run(f"mkdir -p {lock.rpartition('/')[0]}; echo 'the agent, process 1' >{lock}; {hold}")
+        code, told = machine.attempt(f"dpkg --install {PACKAGE}")
+        assert code == 1
+        assert "an agent that is not this package's serves this node: the agent, process 1" in told
+        machine.run("pkill sleep; rm -r /var/lib/cni")
+
+        cut = '/usr/bin/dpkg-deb "$@" | if [[ $* == *--fsys-tarfile* ]]; then head -c 9000000; kill -9 $PPID; else cat; fi'
+        machine.run(f"printf '%s\\n' '#!/bin/bash' '{cut}' >/usr/local/bin/dpkg-deb; chmod 755 /usr/local/bin/dpkg-deb")
+        assert machine.attempt(f"PATH=/usr/local/bin:$PATH dpkg --install {PACKAGE}")[0] in (
+            137,
+            -9,
+        )  # bash runs the last command in its own place
+        machine.run("rm /usr/local/bin/dpkg-deb; dpkg-query -W -f '${Status}' userspace-cni | grep half-installed")
+        machine.run(f'dpkg --configure -a; dpkg --install {PACKAGE}; test -z "$(dpkg --verify userspace-cni)"')
+        machine.run("systemctl is-active userspace-cni")
+
+        machine.run(f"systemctl disable --now userspace-cni; {hold}; dpkg --remove userspace-cni; pkill sleep")
+        machine.run(f"test -x /opt/cni/bin/userspace -a -e {lock}")
+
+        machine.run(f"dpkg --install {PACKAGE} && dpkg --purge userspace-cni")
+        assert listing(machine) == before
+        # a directory that will be an image: nothing runs in it, and nothing is mounted
+        machine.run("printf '#!/bin/sh\\nexit 101\\n' >/usr/sbin/policy-rc.d; chmod 755 /usr/sbin/policy-rc.d")
+        machine.run("mkdir /srv/image; mount --bind / /srv/image; mount -t tmpfs run /srv/image/run")
+        machine.run(
+            f"chroot /srv/image bash -c 'dpkg --install {PACKAGE} && userspace-cni --version && dpkg --purge userspace-cni'"
+        )
