@@ -165,7 +165,8 @@ def test_an_agent_of_others_and_interruptions(tmp_path: Path, package: Path) -> 
         )  # bash runs the last command in its own place
         machine.run("rm /usr/local/bin/dpkg-deb; dpkg-query -W -f '${Status}' userspace-cni | grep half-installed")
         machine.run(f'dpkg --configure -a; dpkg --install {PACKAGE}; test -z "$(dpkg --verify userspace-cni)"')
-        machine.run("systemctl is-active userspace-cni")
+        machine.reboot()
+        machine.run("systemctl is-active userspace-cni; systemctl stop openvswitch-switch ovs-vswitchd ovsdb-server")
 
         machine.run(f"systemctl disable --now userspace-cni; {hold}; dpkg --remove userspace-cni; pkill sleep")
         machine.run(f"test -x /opt/cni/bin/userspace -a -e {lock}")
