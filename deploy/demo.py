@@ -94,7 +94,7 @@ def prepare(demo: Demo, agent: Agent) -> None:
 def compare(demo: Demo, pod: Pod) -> tuple[float, float]:
     """Attach and detach the pod in both ways in turn; the medians in ms, through the agent and by a process per call."""
     times: dict[Path, list[float]] = {demo.process: [], demo.shim: []}
-    with view.progress("ADD in both ways, in turn"):
+    with view.progress("ADD with and without the agent, in turn"):
         for plugin in [demo.process, demo.shim] * ROUNDS:
             times[plugin].append(demo.cni("ADD", pod, plugin).ms)
             demo.cni("DEL", pod, plugin)
@@ -111,7 +111,7 @@ def attach(demo: Demo, agent: Agent, pods: list[Pod]) -> dict[str, dict[str, Any
     check(sorted(ports) == sorted(each.port for each in pods), f"the ports of {BRIDGE} are {ports}")
     took = ", ".join(f"{call.ms:.0f}" for call in calls[:-1])
     tell_line("They have ports on the bridge after ", (f"{took} and {calls[-1].ms:.0f} ms", "green"), ".")
-    tell_line(f"By a Python process per call, without an agent, ADD takes {by_process:.0f} ms instead of {through_agent:.0f} ms.")
+    tell_line(f"Without an agent each call starts Python: {by_process:.0f} ms instead of {through_agent:.0f}, medians.")
     return {each.name: call.result for each, call in zip(pods, calls, strict=True)}
 
 
@@ -256,8 +256,8 @@ def fetch_page(demo: Demo, ordinary: Pod, dpdk: Pod) -> None:
         wait_for(lambda: execute(argv).stdout.strip() == "200", f"{dpdk.name} to fetch a page from {ordinary.name}")
     demo.cni("DEL", ordinary, network=demo.ordinary)
     tell_line(
-        f"ADD takes {call.ms:.0f} ms. {dpdk.name} fetches a page from it, by TCP over its vhost-user port: `userspace-cni tap`"
-        " gives it a kernel link, too."
+        f"ADD takes {call.ms:.0f} ms. {dpdk.name}, whose testpmd has ended, gets a kernel link of its vhost-user port by"
+        " `userspace-cni tap`, and fetches a page from it."
     )
 
 

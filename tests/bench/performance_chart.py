@@ -17,8 +17,15 @@ PAGE: Final = ROOT / "docs" / "performance.md"
 PICTURE: Final = ROOT / "docs" / "pictures" / "performance.svg"
 _FONT: Final = 'font-family="DejaVu Sans, Arial, sans-serif" font-size="14"'
 _WIDTH, _NAMES, _BAR, _LINE = 760, 250, 380, 22
-_LEAST, _OURS = "#9aa5b1", "#1f6feb"
-_LABELS: Final = (("Open vSwitch or DPDK alone", _LEAST), ("with userspace-cni", _OURS))
+_LEAST, _OURS = "least", "ours"
+_LABELS: Final = (("Open vSwitch alone, or DPDK", _LEAST), ("this project's plugin, or its library", _OURS))
+_STYLE: Final = """<style>
+text { fill: #1b1f24 } .paper { fill: #ffffff } .least { fill: #9aa5b1 } .ours { fill: #1f6feb }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3 } .paper { fill: #1e2129 } .least { fill: #6e7781 } .ours { fill: #58a6ff }
+}
+</style>"""
+"""Of text, ground and kinds of bars; dark where the reader's system asks for it."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,7 @@ class Bar:
 
     name: str
     value: float
-    colour: str
+    kind: str
 
 
 def rows_of(text: str, heading: str) -> list[list[str]]:
@@ -70,8 +77,8 @@ def draw(text: str) -> str:
     """The chart as SVG."""
     lines: list[str] = []
     y = 30
-    for x, (label, colour) in zip((20, 260), _LABELS, strict=True):
-        lines.append(f'<rect x="{x}" y="{y - 11}" width="12" height="12" fill="{colour}"/>')
+    for x, (label, kind) in zip((20, 260), _LABELS, strict=True):
+        lines.append(f'<rect x="{x}" y="{y - 11}" width="12" height="12" class="{kind}"/>')
         lines.append(f'<text x="{x + 18}" y="{y}">{escape(label)}</text>')
     for title, bars in panels(text):
         y += 34
@@ -81,12 +88,13 @@ def draw(text: str) -> str:
             y += _LINE
             length = round(bar.value / most * _BAR, 1)
             lines.append(f'<text x="{_NAMES - 10}" y="{y}" text-anchor="end">{escape(bar.name)}</text>')
-            lines.append(f'<rect x="{_NAMES}" y="{y - 13}" width="{length}" height="16" fill="{bar.colour}"/>')
+            lines.append(f'<rect x="{_NAMES}" y="{y - 13}" width="{length}" height="16" class="{bar.kind}"/>')
             lines.append(f'<text x="{_NAMES + length + 6}" y="{y}">{bar.value:g}</text>')
     height, drawn = y + 20, "\n".join(lines)
     return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" {_FONT}>
 <title>What an ADD takes, and what an interface carries, beside the least or the usual</title>
-<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>
+{_STYLE}
+<rect class="paper" width="{_WIDTH}" height="{height}"/>
 {drawn}
 </svg>
 """
