@@ -61,7 +61,10 @@ def test_an_administrators_bridge_comes_back(alone: LiveNode, sandbox: str) -> N
         alone.tick()
         return "bridge br-admin is missing" in alone.log.read_text()
 
-    wait_until(misses_it, RESTART_S, "the pass that misses the bridge")
+    try:
+        wait_until(misses_it, RESTART_S, "the pass that misses the bridge")
+    except AssertionError as error:
+        raise AssertionError(f"{error}; the agent's log: {alone.log.read_text()[-8000:]}") from error
     add_bridge(switch, "br-admin")
     wait_until(lambda: open_ports(switch) == names, what="the port on their bridge")
     assert rows_of(switch) == before
