@@ -24,6 +24,8 @@ _FRONT: Final = "docs/site/front.md"
 _ASSETS: Final = "docs/site/assets"
 _RANKS: Final = {f"{_OUTSIDE}CHANGELOG.md": 0.1, "kubernetes-cases.md": 0.3, "cni-conformance.md": 0.3, "manual/": 0.5}
 """How much what is found on pages that begin so counts in a search, beside 1: records, and lists made of the code, come last."""
+_TITLES: Final = {"index.md": "What it is", f"{_OUTSIDE}README.md": "README"}
+"""What pages are named in lists that are headed with the project's name, which is a command's, too."""
 _INDEX: Final = "docs/README.md"
 """The list of pages on a code-hosting page; here the front page is in its place."""
 _FENCED: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -51,10 +53,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, /, *, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001 - as MkDocs calls it
-    """The page with its links as the book has them, and without comments, and with its rank in a search."""
+    """The page with its links as the book has them, and without comments, and with its rank in a search and its name in lists."""
     for begin, boost in _RANKS.items():
         if page.file.src_uri.startswith(begin):
             page.meta["search"] = {"boost": boost}
+    if page.file.src_uri in _TITLES:
+        page.meta["title"] = _TITLES[page.file.src_uri]
     made, end = [], 0
     for fenced in _FENCED.finditer(markdown):
         made += [_prose(markdown[end : fenced.start()], page, files), fenced[0]]

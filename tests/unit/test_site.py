@@ -74,8 +74,6 @@ def test_every_link_leads_somewhere(site: Path, html: dict[Path, HtmlPage]) -> N
                 continue
             target, _, anchor = unquote(link).partition("#")
             there = (path.parent / target).resolve() if target else path
-            if path.name == "404.html" and target.startswith("/"):  # its links begin where a server has the site
-                there = site / target.lstrip("/")
             there = there / "index.html" if there.is_dir() else there
             if not there.exists() or (anchor and there in html and anchor not in html[there].ids | {"__consent"}):
                 wrong.append(f"{path.relative_to(site)}: {link}")
@@ -108,6 +106,20 @@ def test_nothing_is_loaded_from_elsewhere(site: Path, html: dict[Path, HtmlPage]
     assert asked == []
     assert named - NEVER_ASKED.keys() == set()
     assert not any("mermaid" in attributes.get("class", "").split() for page in html.values() for _, attributes in page.elements)
+
+
+def test_the_page_for_wrong_addresses_loads_nothing(html: dict[Path, HtmlPage], site: Path) -> None:
+    """A server shows it below any path, where it cannot know where the site begins: it has no link, and its style is its own."""
+    page = html[site / "404.html"]
+    assert "There is no such page" in (site / "404.html").read_text()
+    assert [tag for tag, attributes in page.elements if attributes.get("href") or attributes.get("src")] == []
+
+
+def test_pages_have_titles_of_their_own(html: dict[Path, HtmlPage]) -> None:
+    """No two pages have the same title, which is their name in the menu, too."""
+    titles = [title for path in html for title in re.findall(r"<title>(.*?)</title>", path.read_text(), re.DOTALL)]
+    assert len(titles) == len(html)
+    assert sorted(titles) == sorted(set(titles))
 
 
 def test_it_says_what_the_pages_say(site: Path) -> None:
