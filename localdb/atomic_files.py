@@ -35,7 +35,11 @@ OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # A record may have been replaced by anything: do not follow a link, do not hang on a FIFO.
 OPEN_RECORD = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+SETTLED_NS = 50_000_000  # several ticks of the clock that the kernel takes a file's times from
 SHORTEST_NAP, LONGEST_NAP = 0.0005, 0.02  # seconds between two looks at a lock
+
+Stamp = tuple[int, ...]
+"""What tells whether a name still has the same file with the same content; empty where that cannot be told."""
 
 
 def make_directory(path: str) -> None:
@@ -138,6 +142,18 @@ class StoreDirectory:
             return data
         finally:
             os.close(fd)
+
+    def stamp(self, name: str) -> Stamp:
+        """Return the stamp of the file `name`; empty when it is gone, or changed so lately that another change may have the same
+        time: a new file can get the number of the one before the last.
+        """
+        try:
+            status = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return ()
+        if not 0 <= status.st_ctime_ns < time.time_ns() - SETTLED_NS:
+            return ()
+        return status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size
 
     def links(self, name: str) -> int:
         return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_nlink

@@ -21,14 +21,14 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from localdb import quarantine
-from localdb.atomic_files import StoreDirectory
+from localdb.atomic_files import Stamp, StoreDirectory
 from localdb.locks import Lock, ThreadQueues, take_lock
 from localdb.names import encode_name
 from localdb.record_format import decode_record, encode_record
 from localdb.store_errors import Attempt, Foreign, LockTimeout, Newer, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
 IDENTITY = "identity"
@@ -147,13 +147,31 @@ class Store:
                 return
             with directory:
                 for name in self._list(directory):
-                    try:
-                        record = self._load(directory, collection, name)
-                    except Newer as schema:
-                        self._report(f"{path}/{name} is left out: a newer version wrote it (schema {schema}): upgrade this one")
-                        continue
-                    if record:
+                    if record := self._load_known(directory, collection, name):
                         yield record
+
+    def each_changed(
+        self, collection: str, read: Mapping[str, Stamp], keys: Iterable[str] | None = None
+    ) -> Iterator[tuple[str, Stamp, tuple[str, dict[str, Any]] | None]]:
+        """As `each`, for a caller that keeps what it has read: of each record its file's name, the file's stamp, key and value.
+
+        Instead of key and value there is None where `read` has this stamp for the name: the file is the one that was read then.
+        Only these `keys`, if they are given, in their order.
+        """
+        path = self._collection_path(collection)
+        with Attempt(f"list the records of {collection!r} in", path):
+            try:
+                directory = self._open(path)
+            except FileNotFoundError:
+                return
+            with directory:
+                names = self._list(directory) if keys is None else (encode_name(key, SUFFIX) for key in keys)
+                for name in names:
+                    stamp = directory.stamp(name)  # before it is read: a file that is replaced in between is read again
+                    if stamp and read.get(name) == stamp:
+                        yield name, stamp, None
+                    elif record := self._load_known(directory, collection, name):
+                        yield name, stamp, record
 
     def has(self, collection: str, key: str) -> bool:
         """Whether a file is in the place of that record; its content is not read."""
@@ -299,6 +317,14 @@ class Store:
             return None
         with directory:
             return self._load(directory, collection, name)
+
+    def _load_known(self, directory: StoreDirectory, collection: str, name: str) -> tuple[str, dict[str, Any]] | None:
+        """Call `_load`; None, and a warning, for the record of a newer version."""
+        try:
+            return self._load(directory, collection, name)
+        except Newer as schema:
+            self._report(f"{directory.path}/{name} is left out: a newer version wrote it (schema {schema}): upgrade this one")
+            return None
 
     def _load(self, directory: StoreDirectory, collection: str, name: str) -> tuple[str, dict[str, Any]] | None:
         """Return key and value of the file `name`; None when it is absent, or is no record and therefore moved aside."""

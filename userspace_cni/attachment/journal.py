@@ -29,6 +29,7 @@ from userspace_cni.attachment.records import (
     step_from_json,
     step_to_json,
 )
+from userspace_cni.attachment.seen_records import Seen, SeenRecords, SeenState
 from userspace_cni.attachment.steps import OwnerKind, SharedResource, Step
 from userspace_cni.attachment.stored_form import MalformedRecord
 from userspace_cni.base.deadline import Deadline
@@ -117,6 +118,7 @@ class Journal:
         self._boot_id = boot_id
         self._store = Store(state_dir, f"{run_dir}/locks", warn=warn)
         self._found: tuple[str, Store] | None = None
+        self._seen: dict[str, SeenRecords] = {}
         self._settled = ""
         self.unflushed = False
         """Whether something was removed that would be back after a power cut; see `flush`."""
@@ -157,15 +159,24 @@ class Journal:
 
     def _records(self, collection: str) -> list[Record]:
         """In order of their keys. A document takes several times the memory of its record: no two are there at once."""
-        records: dict[str, Record] = {}
+        seen = self._seen.get(collection) or SeenRecords()
+        records: dict[str, Seen] = {}
+        states: dict[str, SeenState] = {}
         with _translated("listing the records"):
-            for key, raw in self._store.each(collection):
-                if record := self._record(key, raw):
-                    records[key] = record
-            for key, state in self._live.each(_STATES) if records else ():
-                if key in records:
-                    records[key] = self._in_state(records[key], state)
-        return [records[key] for key in sorted(records)]
+            for name, stamp, found in self._store.each_changed(collection, seen.record_stamps()):
+                if record := self._record(*found) if found else seen.records[name].record:
+                    records[name] = Seen(stamp, record)
+            current = {each.record.key: each.record for each in records.values()}
+            stamps = seen.state_stamps(current, self._boot_id())
+            for name, stamp, found in self._live.each_changed(_STATES, stamps, current) if records else ():
+                if found:
+                    record = current[found[0]]
+                    states[name] = SeenState(stamp, record, self._in_state(record, found[1]))
+                else:
+                    states[name] = SeenState(stamp, seen.states[name].record, seen.states[name].current)
+                current[states[name].record.key] = states[name].current
+        self._seen[collection] = SeenRecords(records, states, self._boot_id())
+        return [current[key] for key in sorted(current)]
 
     def write(self, record: Record) -> None:
         """Record the attachment: its state, then durably what undoes it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from localdb import Store
+from localdb.atomic_files import StoreDirectory
 from tests.lab.node.calls import call_plugin
 from tests.lab.node.stored import live, state_file, stored
 from tests.lab.node.world import World
@@ -125,6 +126,61 @@ def test_states_of_another_boot(world: World) -> None:
     assert [each.steps for each in world.journal.records()] == [record.steps[:1]]
     world.boot = "boot-2"
     assert [each.steps for each in world.journal.records()] == [record.steps]
+
+
+def another_state(journal: Journal, record: Record) -> None:
+    journal.mark_deleting(record)
+
+
+def some_undone(journal: Journal, record: Record) -> None:
+    journal.keep(record.to("deleting", steps=record.steps[:1]))
+
+
+def another_undo_file(journal: Journal, record: Record) -> None:
+    journal.write(record.to("applying", network="other", steps=record.steps[1:]))
+
+
+def removed(journal: Journal, record: Record) -> None:
+    journal.drop(record)
+
+
+def one_more(journal: Journal, record: Record) -> None:
+    journal.write(replace(record, ifname="net9"))
+
+
+def no_states(journal: Journal, record: Record) -> None:
+    shutil.rmtree(Path(journal.directory).parent / "live")
+
+
+@pytest.mark.parametrize("change", [another_state, some_undone, another_undo_file, removed, one_more, no_states])
+def test_what_another_process_changes_is_seen(
+    world: World, monkeypatch: pytest.MonkeyPatch, change: Callable[[Journal, Record], None]
+) -> None:
+    """An agent that has listed the records reads none of them again, until another process changes one."""
+    assert [call(world, "ADD"), call(world, "ADD", "other")] == [0, 0]
+    agents, others = (Journal(f"{world.directory}/state", str(world.directory), print, world.boot_id) for _ in "ab")
+    reads: list[str] = []
+    real = StoreDirectory.read
+
+    def read(self: StoreDirectory, name: str) -> bytes:
+        reads.append(name)
+        return real(self, name)
+
+    monkeypatch.setattr(StoreDirectory, "read", read)
+
+    def reads_nothing() -> bool:
+        """Files that are a few ticks old are not trusted yet."""
+        reads.clear()
+        agents.records()
+        return not reads
+
+    wait_until(reads_nothing, what="a listing that reads no file")
+    before = agents.records()
+    change(others, before[0])
+    after = agents.records()
+    assert after == Journal(f"{world.directory}/state", str(world.directory), print, world.boot_id).records()
+    assert after != before
+    assert after[-1] is before[-1] or change is no_states  # then its result is gone, too
 
 
 def test_holders_are_built_from_undo_files(world: World) -> None:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from localdb import Store, StoreError
+from localdb.atomic_files import Stamp, StoreDirectory
+from tests.lab.switch.switch import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -547,6 +549,60 @@ def test_a_newer_record_is_neither_read_nor_moved(bench: Bench) -> None:
     assert "upgrade" in bench.warnings[0]
     assert bench.file("new").read_text() == content
     assert bench.quarantined() == []
+
+
+# What has been read before
+
+
+def stamps_of(bench: Bench) -> dict[str, Stamp]:
+    """The stamps of all files of the collection `c`, once they are settled."""
+
+    def settled() -> dict[str, Stamp]:
+        found = {name: stamp for name, stamp, _ in bench.store.each_changed("c", {})}
+        return found if all(found.values()) else {}
+
+    stamps: dict[str, Stamp] = wait_until(settled, what="stamps of files that are old enough")
+    return stamps
+
+
+def test_what_has_not_changed_is_not_read_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of files with the stamps of an earlier listing none is opened; those that were replaced, removed or are new are told."""
+    for key in "abc":
+        bench.store.put("c", key, {"n": 1})
+    read = stamps_of(bench)
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreDirectory, "read", _unexpected)
+        assert [(name, found) for name, _, found in bench.store.each_changed("c", read)] == [
+            (f"{key}.json", None) for key in "abc"
+        ]
+        assert [name for name, _, _ in bench.store.each_changed("c", read, ["c", "a"])] == ["c.json", "a.json"]
+    Store(bench.store.root, bench.base / "locks").put("c", "b", {"n": 2}, durable=False)
+    bench.store.drop("c", "c")
+    bench.store.put("c", "d", {"n": 3})
+    assert [found for _, _, found in bench.store.each_changed("c", read)] == [None, ("b", {"n": 2}), ("d", {"n": 3})]
+    assert [found for _, _, found in bench.store.each_changed("c", read, ["c", "b"])] == [("b", {"n": 2})]
+
+
+def test_a_file_of_this_moment_has_no_stamp(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could be replaced twice within one tick of the clock and look the same: it is read again until it is older."""
+    monkeypatch.setattr("localdb.atomic_files.SETTLED_NS", 3600 * 10**9)
+    bench.store.put("c", "k", RECORD)
+    read = {name: stamp for name, stamp, _ in bench.store.each_changed("c", {})}
+    assert read == {"k.json": ()}
+    assert [found for _, _, found in bench.store.each_changed("c", read)] == [("k", RECORD)]
+
+
+def test_what_is_no_record_is_moved_aside_whoever_lists(bench: Bench) -> None:
+    """A file that was a record at the last listing and is torn now is moved aside, and no record of the name is told."""
+    bench.store.put("c", "k", RECORD)
+    read = stamps_of(bench)
+    bench.file("k").write_text("{")
+    assert list(bench.store.each_changed("c", read)) == []
+    assert len(bench.quarantined()) == 1
+
+
+def _unexpected(*_arguments: object) -> bytes:
+    raise AssertionError("a file was read")
 
 
 # Temporary files

@@ -1,0 +1,55 @@
+"""What was read of the store's records, kept so that files that have not changed are not read and parsed again.
+
+A pass of reconciliation lists all records several times, and hardly any of them has changed since the last pass: reading them was
+more than half of what an agent at rest does. What is kept is never trusted by itself: a file's stamp is compared each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from userspace_cni.attachment.records import Record
+
+Stamp = tuple[int, ...]
+"""What the store tells of a file, to be compared with what it tells later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A record as its undo file has it, and the stamp of that file."""
+
+    stamp: Stamp
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class SeenState:
+    """The stamp of a state file, the record that it was applied to, and the record in that state."""
+
+    stamp: Stamp
+    record: Record
+    current: Record
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRecords:
+    """All records of one kind of owner at the last listing, and their states, each by the name of its file.
+
+    `boot_id`: the boot in which the states were read.
+    """
+
+    records: Mapping[str, Seen] = field(default_factory=dict)
+    states: Mapping[str, SeenState] = field(default_factory=dict)
+    boot_id: str = ""
+
+    def record_stamps(self) -> Mapping[str, Stamp]:
+        return {name: each.stamp for name, each in self.records.items()}
+
+    def state_stamps(self, records: Mapping[str, Record], boot_id: str) -> Mapping[str, Stamp]:
+        """Of the states of those records, by key, that are still what their states were applied to."""
+        if boot_id != self.boot_id:
+            return {}
+        return {name: each.stamp for name, each in self.states.items() if records.get(each.record.key) is each.record}
