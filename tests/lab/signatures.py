@@ -37,6 +37,7 @@ CHAPTERS: Final = {
         "connections_here",
         "Feature",
         "ProtocolFeature",
+        "OFFLOADS",
         "read_hugepages",
         "HugePages",
         "HugepagePool",
@@ -63,7 +64,7 @@ _LONG: Final = 100
 _QUOTED: Final = re.compile(r"(: |-> )(?:'([^']*)'|ForwardRef\('([^']*)'\))")
 _MADE_ELSEWHERE: Final = ("FrontEnd", "VhostPort", "QueuePair")
 """Classes that users get, and do not make."""
-_FOR_OWNERS: Final = ("forget", "warn_unclosed", "explain_failure", "open")
+_FOR_OWNERS: Final = ("forget", "warn_unclosed", "explain_failure", "open", "require_bare")
 
 
 def render() -> str:
@@ -82,6 +83,10 @@ def _describe(name: str, thing: Any) -> Iterator[str]:
     yield f"### {name}\n"
     if isinstance(thing, tuple):
         yield _code(f"{name} = {thing}")
+        return
+    if isinstance(thing, enum.Flag):
+        yield _code(f"{name}: {type(thing).__name__}")
+        yield f"{', '.join(f'`{member.name}`' for member in type(thing) if member in thing)}\n"
         return
     if isinstance(thing, type) and issubclass(thing, enum.Enum):
         yield _code(f"class {name}({thing.__mro__[1].__name__})")
@@ -126,7 +131,9 @@ def _heading(name: str, thing: type) -> str:
 def _signature(thing: Any) -> str:
     signature = inspect.signature(thing)
     kept = [
-        value.replace(default=_Shown(f"{type(value.default).__name__}()")) if dataclasses.is_dataclass(value.default) else value
+        value.replace(default=_Shown(f"{type(value.default).__name__}({'0' if isinstance(value.default, enum.Flag) else ''})"))
+        if dataclasses.is_dataclass(value.default) or isinstance(value.default, enum.Flag)
+        else value
         for each, value in signature.parameters.items()
         if each != "self"
     ]

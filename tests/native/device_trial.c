@@ -83,7 +83,8 @@ static uint64_t next(struct input *input, size_t bytes)
 /* Frames in a buffer that has no byte to spare */
 static int burst(struct fp_queue *queue, int transmit, struct input *input)
 {
-	uint32_t count = 1 + next(input, 1) % 8, stride = 14 + next(input, 1) * (next(input, 1) % 64), i;
+	uint32_t shortest = fp_overhead(queue) + 14, count = 1 + next(input, 1) % 8, i;
+	uint32_t stride = shortest + next(input, 1) * (next(input, 1) % 64);
 	uint8_t *frames = calloc(count, stride);
 	uint32_t *lengths = calloc(count, sizeof(*lengths));
 	int result;
@@ -91,12 +92,12 @@ static int burst(struct fp_queue *queue, int transmit, struct input *input)
 	CHECK(frames && lengths);
 	if (transmit) {
 		for (i = 0; i < count; i++)
-			lengths[i] = 14 + next(input, 2) % (stride - 13);
+			lengths[i] = shortest + next(input, 2) % (stride - shortest + 1);
 		result = fp_send(queue, frames, stride, lengths, count);
 	} else {
 		result = fp_receive(queue, frames, stride, lengths, count);
 		for (i = 0; (int)i < result; i++)
-			CHECK(lengths[i] > 0 && lengths[i] <= stride);
+			CHECK(lengths[i] > fp_overhead(queue) && lengths[i] <= stride);
 	}
 	CHECK(result <= (int)count);
 	free(frames);
@@ -192,7 +193,9 @@ static void run(const uint8_t *data, size_t size)
 
 	CHECK(memory && queue);
 	place(&ring, &input, how);
-	regions[0] = (struct fp_region){ .guest = 0, .user = USER, .size = 1 + next(&input, 2) % 16384 };
+	i = (uint32_t)next(&input, 2);
+	queue->headers = i >> 15;
+	regions[0] = (struct fp_region){ .guest = 0, .user = USER, .size = 1 + i % 16384 };
 	if (how & 0x80)		/* The last ring ends where the memory does, or beyond */
 		regions[0].size = last(&ring) - USER - next(&input, 1) % 16;
 	regions[1] = (struct fp_region){ .guest = regions[0].size + next(&input, 1) % 2, .user = 0, .size = next(&input, 1) };
@@ -230,7 +233,7 @@ static size_t begin(uint8_t *data)
 	*at++ = (uint8_t)(transmit | log << 1 | chance(2) << 4 | !chance(4) << 7);
 	*at++ = (uint8_t)chance(3);
 	*at++ = 0xff;
-	*at++ = 0x1f;
+	*at++ = (uint8_t)(0x1f | chance(2) << 7);
 	if (*data & 0x80)
 		*at++ = (uint8_t)(chance(2) ? 0 : chance(16));
 	at += 2;

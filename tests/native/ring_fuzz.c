@@ -74,7 +74,7 @@ static void behave(struct end *end, struct input *input)
 /* Do something that a user of the queue may do, and check its result */
 static void act(struct end *end, struct input *input, uint8_t *frames, uint32_t *lengths)
 {
-	uint32_t count = draw(input, 16), stride = SHORTEST + draw(input, 200);
+	uint32_t count = draw(input, 16), stride = fp_overhead(end->queue) + SHORTEST + draw(input, 200);
 	uint64_t foreign = 0;
 	int result;
 
@@ -89,7 +89,7 @@ static void act(struct end *end, struct input *input, uint8_t *frames, uint32_t 
 	} else {
 		result = fp_receive(end->queue, frames, stride, lengths, count);
 		for (int i = 0; i < result; i++)
-			CHECK(lengths[i] <= stride);
+			CHECK(lengths[i] >= fp_overhead(end->queue) && lengths[i] <= stride);
 	}
 	CHECK(result <= 16 && (result >= 0 || result == -EBADMSG || result == -EMSGSIZE || result == -EINVAL));
 	CHECK(result != -EBADMSG || fp_fault_of(end->queue) != FP_SOUND);
@@ -107,6 +107,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	uint8_t *frames = calloc(16, 300);
 	uint32_t lengths[16];
 
+	end.queue->headers = draw(&input, 2);
 	attach(&end, kind);
 	end.peer.shuffled = false;
 	while (input.left) {

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from userspace_cni.fastpath.vhost.back_end import BackEnd, BackEndListener, BackEndOptions
     from userspace_cni.fastpath.vhost.channel import Peer
     from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener, FrontEndOptions
+    from userspace_cni.fastpath.vhost.offloads import OFFLOADS
     from userspace_cni.fastpath.vhost.socket_paths import SocketAccess
     from userspace_cni.fastpath.vhost.vhost_messages import Feature, ProtocolFeature
     from userspace_cni.fastpath.vhost.vhost_port import VhostPort
@@ -70,6 +71,7 @@ _HOMES: Final = {
     "tap": ("DirectionCounts", "NoTapDevice", "Pump", "PumpCounts", "PumpEnd", "Tap", "TapGone", "TapRefused"),
     "vhost.socket_paths": ("SocketAccess",),
     "vhost.channel": ("Peer",),
+    "vhost.offloads": ("OFFLOADS",),
     "vhost.vhost_messages": ("Feature", "ProtocolFeature"),
     "memory.hugepages": ("HugePages", "HugepagePool", "HugetlbMount", "read_hugepages"),
     "fastpath_errors": (
@@ -91,6 +93,7 @@ _HOMES: Final = {
 
 __all__ = [
     "IMIX",
+    "OFFLOADS",
     "BackEnd",
     "BackEndListener",
     "BackEndOptions",

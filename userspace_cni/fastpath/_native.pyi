@@ -18,6 +18,8 @@ class _Lib:
     FP_MEMORY_GONE: int
     FP_BAD_EVENT: int
     FP_SHORTEST: int
+    FP_HEADER: int
+    FP_LARGEST: int
 
     def fp_stop(self, queue: Any, /) -> None: ...
     def fp_start(self, queue: Any, /) -> None: ...
@@ -71,7 +73,6 @@ class _Lib:
     # device.cdef
     FP_RING_MAX: int
     FP_CHAIN_MAX: int
-    FP_DEVICE_ROOM: int
 
     def fp_device_new(self, transmit: int, alarm: int, /) -> Any: ...
     def fp_device_attach(self, queue: Any, memory: Any, ring: Any, /) -> int: ...

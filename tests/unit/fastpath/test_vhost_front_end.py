@@ -554,7 +554,7 @@ def test_a_listener_that_is_closed(path: Path) -> None:
         {"queue_size": 0},
         {"queue_size": 1 << 16},
         {"room": 10},
-        {"room": 1 << 16},
+        {"room": 65554},
         {"receive_room": 0},
         {"hugepage_bytes": 3},
         {"hugepage_bytes": 0},

@@ -127,7 +127,7 @@ struct fp_queue *fp_device_new(int transmit, int alarm)
 		return NULL;
 	}
 	device->queue.operations = transmit ? &to_guest : &from_guest;
-	device->queue.room = FP_DEVICE_ROOM;
+	device->queue.room = FP_LARGEST;
 	device->transmit = transmit;
 	device->kick = device->call = -1;
 	device->alarm = alarm;
@@ -203,6 +203,7 @@ int fp_device_attach(struct fp_queue *queue, const struct fp_memory *memory, con
 	device->size = ring->size;
 	device->call = ring->call;
 	device->mergeable = ring->mergeable;
+	queue->room = FP_LARGEST + fp_overhead(queue);
 	resume(device, ring->base);
 	request_kicks(device, 0);
 	rc = settled(device, 0);

@@ -11,7 +11,6 @@
 
 #define FP_RING_MAX	32768	/* descriptors of a ring */
 #define FP_CHAIN_MAX	1024	/* descriptors that one frame may be spread over */
-#define FP_DEVICE_ROOM	65535	/* longest frame that is sent to a guest */
 
 /** struct fp_ring - How a front-end describes one queue
  * @size:	Descriptors, a power of two

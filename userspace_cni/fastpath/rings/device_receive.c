@@ -11,37 +11,38 @@
  * @walk:	Chain, at its beginning
  * @frame:	Set to the frame's bytes
  * @stride:	Bytes of room in @frame
+ * @skip:	Bytes of the header that the caller does not get
  * @length:	Set to the bytes of the frame, when there is one
  *
  * Return: 1, 0 when it is dropped, -EBADMSG
  */
-static int take(struct fp_device *device, struct walk *walk, uint8_t *frame, uint32_t stride, uint32_t *length)
+static int take(struct fp_device *device, struct walk *walk, uint8_t *frame, uint32_t stride, uint32_t skip, uint32_t *length)
 {
-	uint32_t header = FP_HEADER;
+	uint32_t header = skip;
 	uint64_t got = 0;
 
 	while (walk->more) {
-		uint32_t part, skip;
+		uint32_t part, left_out;
 		uint8_t *data;
 		int rc = step(device, walk, &data, &part);
 
 		if (rc)
 			return rc;
-		skip = part < header ? part : header;
-		header -= skip;
-		part -= skip;
+		left_out = part < header ? part : header;
+		header -= left_out;
+		part -= left_out;
 		if (part && got + part <= stride)
-			memcpy(frame + got, data + skip, part);
+			memcpy(frame + got, data + left_out, part);
 		got += part;
 	}
-	if (header)
+	if (header || got < FP_HEADER - skip)
 		return fail(device, FP_BAD_LENGTH);
 	if (got > stride) {
 		fp_count(&device->queue.counters.oversize, 1);
 		return 0;
 	}
 	*length = (uint32_t)got;
-	return got > 0;
+	return got > FP_HEADER - skip;
 }
 
 /**
@@ -53,7 +54,7 @@ static int take(struct fp_device *device, struct walk *walk, uint8_t *frame, uin
 int fp_device_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity)
 {
 	struct fp_device *device = (struct fp_device *)queue;
-	uint32_t received = 0, used;
+	uint32_t skip = FP_HEADER - fp_overhead(queue), received = 0, used;
 	int ready = available(device);
 
 	for (used = 0; ready > 0 && used < (uint32_t)ready && used < capacity; used++) {
@@ -62,7 +63,7 @@ int fp_device_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stride, 
 
 		if (head < 0)
 			return head;
-		rc = take(device, &walk, frames + (size_t)received * stride, stride, &lengths[received]);
+		rc = take(device, &walk, frames + (size_t)received * stride, stride, skip, &lengths[received]);
 		if (rc < 0)
 			return rc;
 		use(device, used, (uint32_t)head, 0);

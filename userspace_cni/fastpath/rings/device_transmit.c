@@ -5,13 +5,17 @@
 
 #include "device_ring.h"
 
+static const uint8_t no_offload[FP_HEADER];
+
 /** struct fill - A frame that is being written into the guest's buffers
+ * @header:	Its header, of FP_HEADER bytes; the number of its buffers there is not used
  * @frame:	Its bytes
  * @length:	Their number
  * @done:	Bytes written, of FP_HEADER + @length
  * @last:	Addresses of the header's last two bytes; a buffer may end between them
  */
 struct fill {
+	const uint8_t *header;
 	const uint8_t *frame;
 	uint32_t length;
 	uint32_t done;
@@ -20,7 +24,7 @@ struct fill {
 
 /**
  * fill_buffer() - Write as much of header and frame into a buffer as fits
- * @fill:	Frame; the number of its buffers is not known yet, and the header has zeros there
+ * @fill:	Frame; the number of its buffers is not known yet, and zeros are written for it
  * @data:	Buffer
  * @room:	Bytes of it
  *
@@ -33,7 +37,7 @@ static uint32_t fill_buffer(struct fill *fill, uint8_t *data, uint32_t room)
 	while (fill->done < FP_HEADER && written < room) {
 		if (fill->done >= NUM_BUFFERS)
 			fill->last[fill->done - NUM_BUFFERS] = data + written;
-		data[written++] = 0;
+		data[written++] = fill->done < NUM_BUFFERS ? fill->header[fill->done] : 0;
 		fill->done++;
 	}
 	part = FP_HEADER + fill->length - fill->done;
@@ -119,18 +123,20 @@ static int put(struct fp_device *device, struct fill *fill, uint32_t ahead, uint
 int fp_device_send(struct fp_queue *queue, const uint8_t *frames, uint32_t stride, const uint32_t *lengths, uint32_t count)
 {
 	struct fp_device *device = (struct fp_device *)queue;
-	uint32_t longest = stride < queue->room ? stride : queue->room, used = 0, i;
+	uint32_t longest = stride < queue->room ? stride : queue->room, header = fp_overhead(queue), used = 0, i;
 	int ready = available(device);
 
 	if (ready < 0)
 		return ready;
 	for (i = 0; i < count; i++) {
-		struct fill fill = { .frame = frames + (size_t)i * stride };
+		const uint8_t *frame = frames + (size_t)i * stride;
+		struct fill fill = { .header = header ? frame : no_offload, .frame = frame + header };
+		uint32_t length = __atomic_load_n(&lengths[i], __ATOMIC_RELAXED);
 		int taken;
 
-		fill.length = __atomic_load_n(&lengths[i], __ATOMIC_RELAXED);
-		if (fill.length > longest)
+		if (length > longest || length < header)
 			break;
+		fill.length = length - header;
 		taken = put(device, &fill, used, (uint32_t)ready);
 		if (taken == -EMSGSIZE)
 			fp_count(&queue->counters.refused, 1);

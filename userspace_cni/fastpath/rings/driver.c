@@ -39,7 +39,6 @@
 #define PAGE 4096
 #define HEADER_AT (FP_LINE - FP_HEADER)	/* offset in a buffer, so that the frame starts on a line */
 #define LARGEST_RING 32768
-#define LARGEST_ROOM 65535
 #define SMALL_RING 16			/* up to this size each buffer goes back at once */
 
 static const struct fp_operations operations = {
@@ -121,7 +120,7 @@ size_t fp_driver_bytes(uint32_t size, uint32_t room)
  * fp_driver_new() - Make a queue, stopped
  * @memory:	fp_driver_bytes() of shared memory, on a cache line; it must outlive the queue
  * @size:	Descriptors, a power of two, 2 to 32768
- * @room:	Longest frame that one buffer holds, 14 to 65535 bytes
+ * @room:	Longest frame that one buffer holds, 14 to FP_LARGEST bytes
  * @transmit:	1: sends, 0: receives
  *
  * Return: the queue; NULL with errno set: EINVAL, ENOMEM
@@ -130,7 +129,7 @@ struct fp_queue *fp_driver_new(void *memory, uint32_t size, uint32_t room, int t
 {
 	struct driver *driver;
 
-	if (size < 2 || size > LARGEST_RING || size & (size - 1) || room < FP_SHORTEST || room > LARGEST_ROOM ||
+	if (size < 2 || size > LARGEST_RING || size & (size - 1) || room < FP_SHORTEST || room > FP_LARGEST ||
 	    (uintptr_t)memory % FP_LINE) {
 		errno = EINVAL;
 		return NULL;
@@ -148,6 +147,7 @@ struct fp_queue *fp_driver_new(void *memory, uint32_t size, uint32_t room, int t
 	driver->buffers = (uint8_t *)memory + buffers_at(size);
 	driver->size = size;
 	driver->pitch = (uint32_t)pitch_of(room);
+	driver->room = room;
 	driver->span = driver->pitch - HEADER_AT;
 	driver->lot = size <= SMALL_RING ? 1 : size / 4;
 	driver->transmit = transmit;
@@ -197,6 +197,8 @@ static void lay_out(struct driver *driver)
  * @kick:	eventfd by which the other side is notified, or -1
  * @call:	eventfd by which it notifies us, not blocking, or -1. The caller closes both
  *
+ * The queue's @headers say whether frames come and go with their headers; see queue.h.
+ *
  * Empties the ring: sent frames that the other side had not yet used may be lost, received frames that were not fetched are lost.
  */
 void fp_driver_attach(struct fp_queue *queue, int in_order, int mergeable, int kick, int call)
@@ -206,6 +208,7 @@ void fp_driver_attach(struct fp_queue *queue, int in_order, int mergeable, int k
 	driver->in_order = in_order;
 	driver->mergeable = mergeable && !driver->transmit;
 	driver->kick = kick;
+	queue->room = driver->room + fp_overhead(queue);
 	queue->event = call;
 	atomic_store(&queue->fault, FP_SOUND);
 	lay_out(driver);

@@ -54,27 +54,28 @@ static inline int merged(struct driver *driver)
  * @driver:	Driver that receives
  * @to:		Set to the frame's bytes
  * @stride:	Bytes of room in @to
+ * @skip:	Bytes of the header that the caller does not get
  * @parts:	Number of buffers that the frame lies in; all are back
  *
  * Return: length of the frame, -1 when it does not fit, -EBADMSG
  */
-static inline int assemble(struct driver *driver, uint8_t *to, uint32_t stride, int parts)
+static inline int assemble(struct driver *driver, uint8_t *to, uint32_t stride, uint32_t skip, int parts)
 {
 	uint32_t length, done = 0;
 	bool fits = true;
 	int id;
 
 	for (int part = 0; part < parts; part++) {
-		uint32_t header = part ? 0 : FP_HEADER;
+		uint32_t from = part ? 0 : skip;
 
 		if ((id = take_back(driver, &length)) < 0)
 			return id;
-		if (length < header)
+		if (!part && length < FP_HEADER)
 			return faulty(driver, FP_BAD_LENGTH);
-		length -= header;
+		length -= from;
 		fits = fits && length <= stride - done;
 		if (fits) {
-			copy(to + done, frame_at(driver, (uint32_t)id) - FP_HEADER + header, length);
+			copy(to + done, frame_at(driver, (uint32_t)id) - FP_HEADER + from, length);
 			done += length;
 		}
 		lend(driver, (uint32_t)id);
@@ -131,8 +132,8 @@ static void recycle(struct driver *driver)
 int fp_driver_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity)
 {
 	struct driver *driver = driver_of(queue);
+	uint32_t skip = FP_HEADER - fp_overhead(queue), count = 0;
 	int back = arrived(driver, capacity), parts, length;
-	uint32_t count = 0;
 
 	if (back <= 0)
 		return back;
@@ -140,7 +141,7 @@ int fp_driver_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stride, 
 	while (count < capacity && driver->seen != driver->behind) {
 		if ((parts = merged(driver)) <= 0)
 			break;
-		length = assemble(driver, frames + (size_t)count * stride, stride, parts);
+		length = assemble(driver, frames + (size_t)count * stride, stride, skip, parts);
 		if (length >= 0)
 			lengths[count++] = (uint32_t)length;
 		else if (length == -1)

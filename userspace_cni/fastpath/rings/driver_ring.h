@@ -20,6 +20,7 @@
  * @buffers:	@size buffers of @pitch bytes, in shared memory
  * @size:	Descriptors, a power of two
  * @pitch:	Bytes from one buffer to the next, whole cache lines
+ * @room:	Longest frame that one buffer holds, bytes
  * @span:	Bytes of a buffer from its header on, which a descriptor covers
  * @made:	The next avail.idx to publish; of [@seen, @made) those before @behind are back, the rest are with the other side
  * @published:	avail.idx as the other side sees it
@@ -43,6 +44,7 @@ struct driver {
 	uint8_t *buffers;
 	uint32_t size;
 	uint32_t pitch;
+	uint32_t room;
 	uint32_t span;
 	uint32_t lot;
 	uint16_t made;

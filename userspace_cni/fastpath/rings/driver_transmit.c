@@ -94,7 +94,7 @@ static inline void describe(struct driver *driver, uint32_t id, uint32_t length)
 int fp_driver_send(struct fp_queue *queue, const uint8_t *frames, uint32_t stride, const uint32_t *lengths, uint32_t count)
 {
 	struct driver *driver = driver_of(queue);
-	uint32_t longest = stride < queue->room ? stride : queue->room, id, length;
+	uint32_t longest = stride < queue->room ? stride : queue->room, header = fp_overhead(queue), id, length;
 	int room = room_for(driver, count), i;
 
 	if (room <= 0)
@@ -103,12 +103,12 @@ int fp_driver_send(struct fp_queue *queue, const uint8_t *frames, uint32_t strid
 		prefetch_to_write(frame_at(driver, next_id(driver, (uint32_t)i)));
 	for (i = 0; i < room; i++) {
 		length = __atomic_load_n(&lengths[i], __ATOMIC_RELAXED);
-		if (length > longest)
+		if (length > longest || length < header)
 			break;
 		id = next_id(driver, 0);
-		copy(frame_at(driver, id), frames + (size_t)i * stride, length);
+		copy(frame_at(driver, id) - header, frames + (size_t)i * stride, length);
 		hand_over(frame_at(driver, id));
-		describe(driver, id, length);
+		describe(driver, id, length - header);
 		lend(driver, id);
 	}
 	publish(driver);

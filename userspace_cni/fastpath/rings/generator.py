@@ -102,6 +102,9 @@ def _blast(ways: list[tuple[QueuePair, QueuePair]], load: Load) -> Slice:
         raise ValueError(f"a load needs {shortest} bytes of frame, a batch of 1 to {LARGEST_BATCH}, and time: {load}")
     if len(load.back or load.frame) != len(load.frame):
         raise ValueError(f"frames of {len(load.frame)} bytes one way and {len(load.back)} back")
+    for source, sink in ways:
+        source.require_bare()
+        sink.require_bare()
     mark = secrets.token_bytes(MARK_BYTES)
     frame, back = (_marked(each, mark) if load.touch else each for each in (load.frame, load.back or load.frame))
     windows: Any = ffi.new("uint64_t[]", int(load.seconds * SECOND / load.window_ns) + 1)
@@ -126,6 +129,8 @@ def _echo(near: QueuePair, far: QueuePair | None, count: int, frame: bytes, pati
     if len(frame) < SHORTEST_ECHO:
         raise ValueError(f"an echo's frame has {SHORTEST_ECHO} bytes at least, not {len(frame)}")
     pairs = [near] if far is None else [near, far]
+    for pair in pairs:
+        pair.require_bare()
     ends = [ffi.new("struct fp_queue *[2]", [pair.tx, pair.rx]) for pair in pairs]
     template = bytearray(_marked(frame, secrets.token_bytes(MARK_BYTES)))
     held = ffi.from_buffer("uint8_t[]", template, require_writable=True)

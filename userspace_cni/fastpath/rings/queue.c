@@ -149,10 +149,10 @@ void fp_forget(struct fp_queue *queue)
  */
 static int acceptable(const struct fp_queue *queue, uint32_t stride, const uint32_t *lengths, uint32_t count)
 {
-	uint32_t longest = stride < queue->room ? stride : queue->room, i;
+	uint32_t longest = stride < queue->room ? stride : queue->room, shortest = fp_overhead(queue) + FP_SHORTEST, i;
 
 	for (i = 0; i < count; i++)
-		if (lengths[i] < FP_SHORTEST || lengths[i] > longest)
+		if (lengths[i] < shortest || lengths[i] > longest)
 			break;
 	if (i || !count)
 		return (int)i;
@@ -160,19 +160,20 @@ static int acceptable(const struct fp_queue *queue, uint32_t stride, const uint3
 }
 
 /**
- * total() - Add up the bytes of a burst
+ * total() - Add up the bytes of a burst, without headers
+ * @queue:	Its queue
  * @lengths:	Bytes of each frame
  * @count:	Frames
  *
  * Return: their sum
  */
-static uint64_t total(const uint32_t *lengths, int count)
+static uint64_t total(const struct fp_queue *queue, const uint32_t *lengths, int count)
 {
 	uint64_t sum = 0;
 
 	for (int i = 0; i < count; i++)
 		sum += lengths[i];
-	return sum;
+	return sum - (uint64_t)count * fp_overhead(queue);
 }
 
 /**
@@ -180,7 +181,7 @@ static uint64_t total(const uint32_t *lengths, int count)
  * @queue:	A queue that transmits
  * @frames:	Frame i is at i * @stride
  * @stride:	Bytes from frame to frame
- * @lengths:	Bytes of each frame, FP_SHORTEST to the queue's room
+ * @lengths:	Bytes of each frame, fp_overhead() + FP_SHORTEST to the queue's room
  * @count:	Frames; at most INT_MAX
  *
  * The burst ends before a frame whose length cannot be sent; a burst that begins with such a frame is an error.
@@ -202,7 +203,7 @@ int fp_send(struct fp_queue *queue, const void *frames, uint32_t stride, const u
 		sent = queue->operations->send(queue, frames, stride, lengths, (uint32_t)fit);
 	if (sent >= 0) {
 		fp_count(&queue->counters.frames, (uint64_t)sent);
-		fp_count(&queue->counters.bytes, total(lengths, sent));
+		fp_count(&queue->counters.bytes, total(queue, lengths, sent));
 		fp_count(&queue->counters.refused, (uint64_t)(fit - sent));
 	}
 	fp_release(queue);
@@ -231,7 +232,7 @@ int fp_receive(struct fp_queue *queue, void *frames, uint32_t stride, uint32_t *
 		received = queue->operations->receive(queue, frames, stride, lengths, capacity);
 	if (received > 0) {
 		fp_count(&queue->counters.frames, (uint64_t)received);
-		fp_count(&queue->counters.bytes, total(lengths, received));
+		fp_count(&queue->counters.bytes, total(queue, lengths, received));
 	}
 	fp_release(queue);
 	return received;

@@ -15,6 +15,7 @@
 
 #define FP_HEADER 12	/* bytes of struct virtio_net_hdr_mrg_rxbuf, with VIRTIO_F_VERSION_1 always before a frame */
 #define FP_SHORTEST 14	/* bytes of the shortest frame that is sent: an Ethernet header */
+#define FP_LARGEST 65553	/* bytes of the longest frame: an IP packet of 65,535 bytes behind an Ethernet header with a VLAN tag */
 #define FP_LINE 64	/* bytes of a line of the processor's cache */
 #define FP_WAIT_QUEUES 128	/* most queues of one fp_wait(): the queue pairs that a connection can have */
 
@@ -60,7 +61,7 @@ struct fp_queue;
 
 /** struct fp_operations - The functions of a kind of queue; the caller has taken the queue
  * @send:	Copy frames in; number of frames, or -EBADMSG with queue->fault set. Lengths have been found to be
- *		FP_SHORTEST to min(stride, queue->room), but another thread may write them: read each once, and check it
+ *		fp_overhead() + FP_SHORTEST to min(stride, queue->room), but another thread may write them: read each once, and check it
  * @receive:	Copy frames out; the same
  * @arm:	Ask the other side to notify us; 1 when frames are there already (then no notification is requested), 0, -EBADMSG
  * @disarm:	Ask the other side not to notify us
@@ -78,6 +79,8 @@ struct fp_operations {
  * @fault:	enum fp_fault
  * @event:	eventfd by which the other side notifies us (call for a driver, kick for a device), -1 for none; changed only
  *		while the queue is stopped
+ * @headers:	Whether a frame of the caller's begins with its header of FP_HEADER bytes (struct virtio_net_hdr_mrg_rxbuf), as for
+ *		offloads; then lengths, strides and @room include it. Set while the queue is stopped, before it is attached
  * @room:	Longest frame that can be sent, bytes
  * @waiters:	Threads inside fp_wait()
  */
@@ -86,10 +89,22 @@ struct fp_queue {
 	_Atomic uint32_t state;
 	_Atomic uint32_t fault;
 	int event;
+	bool headers;
 	uint32_t room;
 	struct fp_counters counters;
 	_Atomic uint32_t waiters;
 };
+
+/**
+ * fp_overhead() - Bytes that are in front of each frame of the caller's
+ * @queue:	The queue
+ *
+ * Return: FP_HEADER, or 0 when the caller's frames have no headers
+ */
+static inline uint32_t fp_overhead(const struct fp_queue *queue)
+{
+	return queue->headers ? FP_HEADER : 0;
+}
 
 /**
  * fp_count() - Add to a counter that other threads may read meanwhile

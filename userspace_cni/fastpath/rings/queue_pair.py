@@ -89,8 +89,21 @@ class QueuePair:
 
     @property
     def longest(self) -> int:
-        """Bytes of the longest frame that can be sent."""
+        """Bytes of the longest frame that can be sent, with its header if frames have one."""
         return int(self.tx.room)
+
+    @property
+    def headers(self) -> bool:
+        """Whether frames begin with 12 bytes that say what is left to do: struct virtio_net_hdr_mrg_rxbuf, all zeros for nothing.
+
+        It is so if offloads were asked for. Received headers may say anything. The number of buffers in it is to be ignored.
+        """
+        return bool(self.tx.headers)
+
+    def require_bare(self) -> None:
+        """Raise ValueError when frames have headers: those of a generator have none."""
+        if self.headers:
+            raise ValueError(f"queue pair {self.index} carries frames with headers: offloads were asked for")
 
     def send(self, burst: Burst, count: int, first: int = 0) -> int:
         """Send frames `first` to `first + count` of `burst`; returns how many were taken, in order: fewer when the ring is full.
@@ -131,7 +144,10 @@ class QueuePair:
         return sent
 
     def receive_frames(self, limit: int = BATCH) -> list[bytes]:
-        """At most `limit` frames that have arrived, of up to 16 KiB each. Never waits; slower than `receive`."""
+        """At most `limit` frames that have arrived, of up to 16 KiB each. Never waits; slower than `receive`.
+
+        With headers the frames may have any length.
+        """
         frames: list[bytes] = []
         with self._burst_lock:
             burst = self._large_burst()
@@ -176,7 +192,7 @@ class QueuePair:
     def explain_failure(self, code: int, step: str, length: int = 0) -> Exception:
         """The exception for a negative result of a C function on this pair; `length` is that of the frame concerned."""
         if code in (-errno.EMSGSIZE, -errno.EINVAL):
-            what = f"a frame of {length} bytes, which must have {lib.FP_SHORTEST} to {self.longest}"
+            what = f"a frame of {length} bytes, which must have {self._shortest} to {self.longest}"
             return FrameRefused(f"{step} on queue pair {self.index}", what, "the MTU of the port, and `room` of the connection")
         if code == -errno.EBADMSG and hung_up(self.owner.control_fd):
             code = -errno.ECONNRESET  # gone, it may make the rings anew for its next connection before this side has noticed
@@ -190,6 +206,10 @@ class QueuePair:
             what = "the other side has closed the connection"
             return Disconnected(f"{step} on queue pair {self.index}", what, "whether the switch or the pod's program still runs")
         return OSError(-code, os.strerror(-code), f"{step} on queue pair {self.index}")
+
+    @property
+    def _shortest(self) -> int:
+        return int(lib.FP_SHORTEST + (lib.FP_HEADER if self.headers else 0))
 
     def _send_from(self, burst: Burst, count: int, first: int) -> int:
         if not 0 < first <= first + count <= burst.capacity:
@@ -217,7 +237,7 @@ class QueuePair:
 
     def _large_burst(self) -> Burst:
         if self._burst is None:
-            self._burst = Burst(BATCH, LONGEST_RECEIVED)
+            self._burst = Burst(BATCH, lib.FP_HEADER + lib.FP_LARGEST if self.headers else LONGEST_RECEIVED)
         return self._burst
 
     def _ring_fault(self, step: str, queue: Any) -> FastPathError:

@@ -142,6 +142,7 @@ class Generator:
     """
 
     def __init__(self, pair: QueuePair, stream: FrameStream) -> None:
+        pair.require_bare()
         self._pair = pair
         self._longest = max(map(len, stream.frames))
         self._frames = Burst(len(stream.frames), -(-self._longest // LINE) * LINE)

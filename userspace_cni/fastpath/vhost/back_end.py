@@ -21,8 +21,9 @@ from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.vhost import socket_paths, vhost_messages
 from userspace_cni.fastpath.vhost.channel import Channel, Peer
 from userspace_cni.fastpath.vhost.device import Offer, VhostDevice
+from userspace_cni.fastpath.vhost.offloads import NO_OFFLOADS, require_offloads
 from userspace_cni.fastpath.vhost.socket_paths import ListeningSocket, SocketAccess
-from userspace_cni.fastpath.vhost.vhost_messages import VRING_MAX
+from userspace_cni.fastpath.vhost.vhost_messages import VRING_MAX, Feature
 from userspace_cni.fastpath.vhost.vhost_port import VhostPort, keep_from_children
 from userspace_cni.linux.closing import Closing
 from userspace_cni.linux.instant import Instant
@@ -36,17 +37,20 @@ _PAIRS_MAX: Final = VRING_MAX // 2
 class BackEndOptions:
     """What is offered. `queue_pairs`: the most that a front-end may use; `patience_s`: seconds for the rest of a begun message.
 
-    `mergeable`: a frame may be spread over several buffers of the guest's, as jumbo frames need.
+    `mergeable`: a frame may be spread over several buffers of the guest's, as jumbo frames need. `offloads`: of `OFFLOADS`;
+    frames then begin with a header, see `QueuePair.headers`, whatever the front-end agrees to.
     """
 
     queue_pairs: int = 1
     mergeable: bool = True
     in_order: bool = True
     patience_s: float = _PATIENCE_S
+    offloads: Feature = NO_OFFLOADS
 
     def __post_init__(self) -> None:
         if not 1 <= self.queue_pairs <= _PAIRS_MAX:
             raise ValueError(f"{self.queue_pairs} queue pairs, 1 to {_PAIRS_MAX} are possible")
+        require_offloads(self.offloads, mergeable=self.mergeable)
 
 
 class BackEnd(VhostPort):
@@ -70,7 +74,7 @@ class BackEnd(VhostPort):
         self._forgotten = False
         try:
             self._alarm = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            offer = Offer(options.queue_pairs, options.mergeable, options.in_order)
+            offer = Offer(options.queue_pairs, options.mergeable, options.in_order, options.offloads)
             self._device = VhostDevice(offer, self._alarm)
             self.peer: Peer = self._channel.read_peer()
             rings = self._device.rings
@@ -111,7 +115,7 @@ class BackEnd(VhostPort):
         return self._alarm
 
     @property
-    def features(self) -> vhost_messages.Feature:
+    def features(self) -> Feature:
         """The offered features that the front-end has agreed to."""
         return self._device.features
 

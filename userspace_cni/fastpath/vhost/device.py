@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from userspace_cni.fastpath.fastpath_errors import BreachReason, FastPathError, PeerError
 from userspace_cni.fastpath.vhost import vhost_messages
 from userspace_cni.fastpath.vhost.lent_memory import LentMemory, require_eventfd
+from userspace_cni.fastpath.vhost.offloads import NO_OFFLOADS
 from userspace_cni.fastpath.vhost.vhost_messages import (
     Feature,
     ProtocolFeature,
@@ -38,10 +39,11 @@ class Offer(NamedTuple):
     queue_pairs: int
     mergeable: bool
     in_order: bool
+    offloads: Feature = NO_OFFLOADS
 
     def features(self) -> Feature:
         """The answer to GET_FEATURES."""
-        offered = Feature.VERSION_1 | Feature.PROTOCOL_FEATURES | Feature.NET_MQ | Feature.NET_MTU
+        offered = Feature.VERSION_1 | Feature.PROTOCOL_FEATURES | Feature.NET_MQ | Feature.NET_MTU | self.offloads
         if self.mergeable:
             offered |= Feature.NET_MRG_RXBUF
         return offered | Feature.IN_ORDER if self.in_order else offered
@@ -52,7 +54,7 @@ class VhostDevice:
 
     def __init__(self, offer: Offer, alarm: int) -> None:
         self._offer = offer
-        self.rings = [Vring(index, alarm) for index in range(2 * offer.queue_pairs)]
+        self.rings = [Vring(index, alarm, headers=bool(offer.offloads)) for index in range(2 * offer.queue_pairs)]
         self.features = Feature(0)
         self.mtu: int | None = None
         self.last = "none"

@@ -35,6 +35,15 @@ from userspace_cni.fastpath.memory.memfd import Memory
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.vhost.channel import Channel, Peer
 from userspace_cni.fastpath.vhost.handshake import AgreedFeatures, Handshake, RingSetup, WantedFeatures
+from userspace_cni.fastpath.vhost.offloads import (
+    LARGE_QUEUE,
+    LARGEST_FRAME,
+    NO_OFFLOADS,
+    QueueShape,
+    require_offloads,
+    sends_large,
+    without_large,
+)
 from userspace_cni.fastpath.vhost.socket_paths import ListeningSocket, SocketAccess, connect
 from userspace_cni.fastpath.vhost.vhost_messages import RING_SIZE_MAX, VRING_MAX, Feature, ProtocolFeature, Region
 from userspace_cni.fastpath.vhost.vhost_port import VhostPort, keep_from_children
@@ -45,7 +54,7 @@ ATTACH_SECONDS: Final = 15.0
 """Time for an attachment: at the first one after its start ovs-vswitchd makes its mempools, which may take seconds."""
 _CLOSE_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = 0.02
-_ROOM_MAX: Final = 65535
+_ROOM_MAX: Final = LARGEST_FRAME
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,9 @@ class FrontEndOptions:
     bytes of the longest frame that can be sent. `receive_room`: bytes of a frame that one buffer holds, None: as `room`; with
     `mergeable` a longer frame is spread over several. `in_order`: used when it is offered. `hugepage_bytes`: a page size that the
     kernel has (2 << 20); when too few of these pages are free, usual pages are used, see `FrontEnd.fallback`.
+
+    `offloads`: of `OFFLOADS`, used if they are offered: see `FrontEnd.features`. Frames then begin with a header, see
+    `QueuePair.headers`. If large frames may be sent, the queue for them has 128 buffers of 64 KiB: 8.1 MiB for each pair.
     """
 
     queue_pairs: int = 1
@@ -65,6 +77,7 @@ class FrontEndOptions:
     mergeable: bool = False
     in_order: bool = True
     hugepage_bytes: int | None = None
+    offloads: Feature = NO_OFFLOADS
 
     def __post_init__(self) -> None:
         size = self.queue_size
@@ -77,6 +90,7 @@ class FrontEndOptions:
                 raise ValueError(f"{name}={room}: 64 to {_ROOM_MAX} bytes are possible")
         if self.hugepage_bytes is not None:
             _require_page_size(self.hugepage_bytes)
+        require_offloads(self.offloads, mergeable=self.mergeable)
 
 
 def _require_page_size(size: int) -> None:
@@ -115,7 +129,9 @@ class FrontEnd(VhostPort):
         self._agreed = AgreedFeatures(Feature(0), ProtocolFeature(0))
         self._channel: Channel | None = None
         self._memory: Memory | None = None
+        self._offloads = options.offloads
         self._queues: list[Any] = []
+        self._sizes: list[int] = []
         self._kicks: list[int] = []
         self._calls: list[int] = []
         self.pairs: tuple[QueuePair, ...] = ()
@@ -326,50 +342,54 @@ class FrontEnd(VhostPort):
 
     def _agree(self, handshake: Handshake) -> None:
         options = self.options
+        wanted = WantedFeatures(options.queue_pairs, options.mergeable, options.in_order, self._offloads)
         handshake.ask_for_features()
-        self._prepare()
-        self._agreed = handshake.negotiate(WantedFeatures(options.queue_pairs, options.mergeable, options.in_order))
+        if not wanted.offloads:
+            self._prepare(NO_OFFLOADS)  # while the other side answers
+        self._agreed = handshake.negotiate(wanted)
+        self._prepare(self._agreed.features)
         in_order = bool(self._agreed.features & Feature.IN_ORDER)
         mergeable = bool(self._agreed.features & Feature.NET_MRG_RXBUF)
-        vrings = []
-        for queue, kick, call in zip(self._queues, self._kicks, self._calls, strict=True):
+        vrings, rings = [], ffi.new("uint64_t[3]")
+        for queue, size, kick, call in zip(self._queues, self._sizes, self._kicks, self._calls, strict=True):
             lib.fp_stop(queue)
             lib.fp_driver_attach(queue, in_order, mergeable, kick, call)
-            vrings.append(self._vring(queue, kick, call))
+            lib.fp_driver_rings(queue, rings)
+            vrings.append(RingSetup(size, rings[0], rings[1], rings[2], kick, call))
         assert self._memory is not None  # noqa: S101 - for mypy
         address = self._memory.address
         region = Region(address, self._memory.size, address, 0)
         handshake.start(self._agreed, region, self._memory.fd, vrings)
 
-    def _prepare(self) -> None:
+    def _prepare(self, features: Feature) -> None:
         """Make memory and queues, unless an earlier attachment has made them."""
         if self.pairs:
             return
-        options, pairs = self.options, self.options.queue_pairs
-        rooms = (options.receive_room or options.room, options.room)
-        sizes = [int(lib.fp_driver_bytes(options.queue_size, room)) for room in rooms]
+        options, pairs, large = self.options, self.options.queue_pairs, sends_large(features)
+        if not large:  # nor later: the queues stay
+            self._offloads = without_large(self._offloads)
+        receiving = QueueShape(options.queue_size, options.receive_room or options.room)
+        shapes = (receiving, QueueShape(LARGE_QUEUE, LARGEST_FRAME) if large else QueueShape(options.queue_size, options.room))
+        sizes = [int(lib.fp_driver_bytes(*shape)) for shape in shapes]
         self._memory = Memory(pairs * sum(sizes), options.hugepage_bytes)
         offset = 0
         for _ in range(pairs):
-            for transmit, (room, size) in enumerate(zip(rooms, sizes, strict=True)):
-                self._queues.append(self._queue(offset, room, transmit))
+            for transmit, (shape, size) in enumerate(zip(shapes, sizes, strict=True)):
+                self._queues.append(self._queue(offset, shape, transmit))
+                self._sizes.append(shape.size)
                 offset += size
                 self._kicks.append(_eventfd("making queues"))
                 self._calls.append(-1 if transmit else _eventfd("making queues"))
         queues = self._queues
         self.pairs = tuple(QueuePair(index, queues[2 * index + 1], queues[2 * index], self) for index in range(pairs))
 
-    def _queue(self, offset: int, room: int, transmit: int) -> Any:
+    def _queue(self, offset: int, shape: QueueShape, transmit: int) -> Any:
         assert self._memory is not None  # noqa: S101 - for mypy
-        queue = lib.fp_driver_new(self._memory.at(offset), self.options.queue_size, room, transmit)
+        queue = lib.fp_driver_new(self._memory.at(offset), *shape, transmit)
         if queue == ffi.NULL:
             raise MemoryShort("making queues", os.strerror(ffi.errno), "memory limit of this process")
+        queue.headers = bool(self.options.offloads)
         return ffi.gc(queue, lib.fp_driver_free)
-
-    def _vring(self, queue: Any, kick: int, call: int) -> RingSetup:
-        rings = ffi.new("uint64_t[3]")
-        lib.fp_driver_rings(queue, rings)
-        return RingSetup(self.options.queue_size, rings[0], rings[1], rings[2], kick, call)
 
     def _pause(self) -> None:
         """Wait before a retry; `close` ends the wait."""

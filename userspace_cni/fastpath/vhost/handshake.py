@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from userspace_cni.fastpath.fastpath_errors import BreachReason, Closed, Disconnected, NegotiationFailed, PeerError, TimedOut
 from userspace_cni.fastpath.vhost.channel import Channel
+from userspace_cni.fastpath.vhost.offloads import NO_OFFLOADS, agree_offloads
 from userspace_cni.fastpath.vhost.vhost_messages import (
     Feature,
     Flag,
@@ -41,11 +42,12 @@ _SLOW: Final = f"whether ovs-vswitchd runs and is not stopped (the first attachm
 
 @dataclass(frozen=True)
 class WantedFeatures:
-    """What the front-end wants: `mergeable` and more than one pair must be offered, `in_order` is used if it is offered."""
+    """What the front-end wants: `mergeable` and more than one pair must be offered; the others are used if they are offered."""
 
     queue_pairs: int = 1
     mergeable: bool = False
     in_order: bool = True
+    offloads: Feature = NO_OFFLOADS
 
 
 class AgreedFeatures(NamedTuple):
@@ -240,4 +242,5 @@ def _chosen(offered: Feature, wanted: WantedFeatures) -> Feature:
         names = " ".join(str(feature.name) for feature in Feature if feature & missing)
         raise NegotiationFailed("GET_FEATURES", f"not offered: {names} (offered {int(offered):#x})", _LOG)
     optional = offered & (Feature.IN_ORDER if wanted.in_order else Feature(0))
+    optional |= agree_offloads(offered, wanted.offloads)
     return needed | optional | (offered & Feature.PROTOCOL_FEATURES)

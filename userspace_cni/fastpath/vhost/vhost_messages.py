@@ -100,7 +100,15 @@ class VhostRequest(IntEnum):
 class Feature(IntFlag):
     """Bits of GET_FEATURES and SET_FEATURES that matter to a network device (virtio 1.2, 5.1.3 and 6)."""
 
+    NET_CSUM = 1 << 0
+    NET_GUEST_CSUM = 1 << 1
     NET_MTU = 1 << 3
+    NET_GUEST_TSO4 = 1 << 7
+    NET_GUEST_TSO6 = 1 << 8
+    NET_GUEST_ECN = 1 << 9
+    NET_HOST_TSO4 = 1 << 11
+    NET_HOST_TSO6 = 1 << 12
+    NET_HOST_ECN = 1 << 13
     NET_MRG_RXBUF = 1 << 15
     NET_CTRL_VQ = 1 << 17
     NET_MQ = 1 << 22

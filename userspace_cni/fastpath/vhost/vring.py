@@ -26,14 +26,18 @@ _REFUSALS: Final = {
 
 
 class Vring:
-    """Ring `index`: even ones carry frames to the guest, odd ones from it. `alarm`: an eventfd of ours, written on a fault."""
+    """Ring `index`: even ones carry frames to the guest, odd ones from it. `alarm`: an eventfd of ours, written on a fault.
 
-    def __init__(self, index: int, alarm: int) -> None:
-        queue = lib.fp_device_new(int(index % 2 == 0), alarm)
+    `headers`: whether callers give and get frames with their headers.
+    """
+
+    def __init__(self, index: int, alarm: int, *, headers: bool = False) -> None:
+        queue: Any = lib.fp_device_new(int(index % 2 == 0), alarm)
         if not queue:
             raise MemoryShort(f"vring {index}", "no memory or descriptors for a queue", "limit of open files (ulimit -n)")
         self.index = index
         self.queue: Any = ffi.gc(queue, lib.fp_device_free)
+        queue.headers = headers
         self.started = False
         self.running = False
         self._enabled = False
