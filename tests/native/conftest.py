@@ -1,4 +1,4 @@
-"""Builds of the shim: with the deadlines of the installed one and with short ones, plain and with sanitizers."""
+"""Builds of the shim: with the deadlines of the installed one and with short ones, plain and with sanitizers. And of trials."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.lab.frames.segments_trial import SegmentsTrial, running_trial
 from tests.lab.node.agentless import IMPATIENT, PLAIN, SANITIZED, Caller, build, installed
 
 BUILDS = {"plain": PLAIN, "sanitized": SANITIZED}
@@ -37,3 +38,10 @@ def caller(request: pytest.FixtureRequest, built: Callable[..., str], place: Pat
 def impatient(request: pytest.FixtureRequest, built: Callable[..., str], place: Path) -> Caller:
     """A runtime whose shim gives up within seconds."""
     return Caller(installed(built(request.param, impatient=True), place), place)
+
+
+@pytest.fixture(scope="session")
+def trial() -> Iterator[SegmentsTrial]:
+    """The C that merges and cuts frames, with sanitizers."""
+    with running_trial() as trial:
+        yield trial
