@@ -51,7 +51,7 @@ def test_pods_leave_by_their_nodes_gateway(world: GatewayWorld) -> None:
     for address, own in zip(other.addresses, one.addresses, strict=True):
         assert connect(one.netns, other.netns, address) == own
     world.make("n2", "--source-subnets", f"{one.addresses[0]}/30".replace(".10/", ".8/"))
-    wait_until(lambda: world.seen_as(one, ROUTER4) == OWN["n2"][0], what="the subnet leaves by n2")
+    wait_until(lambda: world.leaves_by(one, ROUTER4, "n2"), what="the subnet leaves by n2")
     assert world.seen_as(one, ROUTER6) == OWN["n1"][1]
 
 

@@ -69,6 +69,16 @@ class GatewayWorld:
         wait_until(lambda: answers(pod.netns, address), what=f"{pod} reaches {address}")
         return connect(pod.netns, self.outside, address)
 
+    def leaves_by(self, pod: OutsidePod, address: str, node: str) -> bool:
+        """Whether the machine outside sees the pod as this node, while its way may change.
+
+        A connection that was begun on the former way is lost with the address to which that translated it.
+        """
+        try:
+            return connect(pod.netns, self.outside, address, seconds=3) in OWN[node]
+        except OSError:
+            return False
+
     def balance(self, own: str, port: int, address: str) -> None:
         """Have this port of a gateway lead to a pod's, by a load balancer of all gateways."""
         shown, target = (f"[{own}]", f"[{address}]") if ":" in own else (own, address)

@@ -11,7 +11,7 @@ from typing import Final
 import click
 from click.testing import CliRunner, Result
 
-from tests.lab.frames.taps import socket_in
+from tests.lab.frames.taps import SECONDS, socket_in
 from tests.lab.ovn.two_chassis import NODES, TwoChassis
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.veths import give, inside, veth
@@ -73,13 +73,15 @@ def answers(netns: str, address: str) -> bool:
     return not subprocess.run(ping, check=False, stdout=subprocess.DEVNULL, timeout=60).returncode
 
 
-def connect(client: str, server: str, address: str, dialled: tuple[str, int] | None = None) -> str:
+def connect(client: str, server: str, address: str, dialled: tuple[str, int] | None = None, *, seconds: float = SECONDS) -> str:
     """The address from which a server, listening in one network namespace, sees a client of another one.
 
-    `dialled`: where the client connects, if something translates it.
+    `dialled`: where the client connects, if something translates it. `seconds`: for each step. Raises OSError.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket_in(server, family) as listening, socket_in(client, family) as calling:
+        for each in (listening, calling):
+            each.settimeout(seconds)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((address, _PORT))
         listening.listen()
