@@ -200,7 +200,7 @@ SAID: dict[str, tuple[BreachReason, Callable[[Lender], None]]] = {
     "used misaligned": (BreachReason.BAD_RING, _ring_at(shift=(0, 0, 2))),
     "features that were not offered": (
         BreachReason.BAD_FEATURES,
-        lambda it: it.negotiate(Feature.VERSION_1 | Feature.RING_PACKED),
+        lambda it: it.negotiate(Feature.VERSION_1 | Feature.RING_EVENT_IDX),
     ),
     "protocol features that were not offered": (
         BreachReason.BAD_FEATURES,

@@ -55,7 +55,8 @@ def test_under_sanitizers(tmp_path: Path) -> None:
         "PYTHONMALLOC": "malloc",
         "PYTHONPATH": str(place),
     }
-    names = ("back_end", "back_end_faults", "back_end_hostile", "back_end_rings", "fastpath_misuse", "stream_generator")
+    names = ["back_end", "back_end_faults", "back_end_hostile", "back_end_packed", "back_end_packed_faults", "back_end_rings"]
+    names += ["fastpath_misuse", "stream_generator"]
     tests = [f"tests/native/test_{name}.py" for name in names]
     argv = [sys.executable, "-m", "pytest", "-q", "-c", "pytest.ini", "--timeout=100", *tests]
     done = subprocess.run(argv, cwd=place, env=environment, capture_output=True, text=True, timeout=110, check=False)

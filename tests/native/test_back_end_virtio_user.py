@@ -29,7 +29,7 @@ OFFERED = BackEndOptions(queue_pairs=2)
 def _testpmd(path: str, vdev: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """testpmd with one virtio_user port, both threads on one core; killed at the end if it still runs."""
     argv = ["dpdk-testpmd", "--lcores=0@0,1@0", "--no-huge", "--no-pci", "-m", "128", "--no-telemetry", "--no-shconf"]
-    argv += ["--vdev", f"net_virtio_user0,path={path},packed_vq=0,{vdev}"]
+    argv += ["--vdev", f"net_virtio_user0,path={path},{vdev}"]
     argv += ["--", "--total-num-mbufs=8192", "--no-mlockall", "--forward-mode=io", "--auto-start", *options]
     output = Path(path).with_name("testpmd.log")
     with output.open("wb") as log, subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT) as process:
@@ -114,6 +114,12 @@ def _carry_on(pair: QueuePair) -> None:
         "in_order=0,mrg_rxbuf=0",
         "in_order=1,mrg_rxbuf=1,server=1",
         "in_order=0,mrg_rxbuf=0,vectorized=1,queue_size=1024",
+        "packed_vq=1,in_order=1,mrg_rxbuf=1",
+        "packed_vq=1,in_order=1,mrg_rxbuf=0",
+        "packed_vq=1,in_order=0,mrg_rxbuf=1",
+        "packed_vq=1,in_order=0,mrg_rxbuf=0",
+        "packed_vq=1,in_order=1,mrg_rxbuf=0,vectorized=1",
+        "packed_vq=1,in_order=1,mrg_rxbuf=1,server=1,queue_size=300",
     ],
 )
 def test_frames_of_every_length(place: str, vdev: str) -> None:
@@ -122,6 +128,7 @@ def test_frames_of_every_length(place: str, vdev: str) -> None:
         back_end.wait_started(30)
         assert bool(back_end.features & Feature.NET_MRG_RXBUF) == ("mrg_rxbuf=1" in vdev)
         assert bool(back_end.features & Feature.IN_ORDER) == ("in_order=1" in vdev)
+        assert bool(back_end.features & Feature.RING_PACKED) == ("packed_vq=1" in vdev)
         _echoes(back_end.pairs[0])
         frames = [NOISE[length : 2 * length] for length in range(60, 1519)]
         assert _there_and_back(back_end.pairs[0], frames) == frames

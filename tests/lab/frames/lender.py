@@ -7,10 +7,10 @@ import os
 import socket
 import struct
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from userspace_cni.fastpath._native import lib
 from userspace_cni.fastpath.vhost.back_end import BackEnd, BackEndOptions
@@ -36,10 +36,10 @@ BYTES: Final = 1 << 20
 RING: Final = 256
 NEXT, WRITE, INDIRECT = 1, 2, 4
 FEATURES: Final = Feature.VERSION_1 | Feature.PROTOCOL_FEATURES | Feature.IN_ORDER | Feature.NET_MRG_RXBUF
-_RING_BYTES: Final = 0x4000
-_AVAIL: Final = 0x1000
-_USED: Final = 0x2000
-_DESC: Final = struct.Struct("=QIHH")
+RING_BYTES: Final = 0x4000
+AVAIL_AT: Final = 0x1000
+USED_AT: Final = 0x2000
+DESC: Final = struct.Struct("=QIHH")
 _ANSWER_S: Final = 60.0
 
 
@@ -114,8 +114,8 @@ class Lender(Closing):
 
     def place(self, vring: int, *, size: int = RING, base: int = 0, shift: Sequence[int] = (0, 0, 0)) -> None:
         """Size, base and addresses of a ring at its usual place; `shift` is added to descriptors, avail and used."""
-        start = USER + vring * _RING_BYTES
-        address = VringAddress(vring, 0, start + shift[0], start + _USED + shift[2], start + _AVAIL + shift[1])
+        start = USER + vring * RING_BYTES
+        address = VringAddress(vring, 0, start + shift[0], start + USED_AT + shift[2], start + AVAIL_AT + shift[1])
         self.send(VhostRequest.SET_VRING_NUM, VringState(vring, size).pack())
         self.send(VhostRequest.SET_VRING_BASE, VringState(vring, base).pack())
         self.send(VhostRequest.SET_VRING_ADDR, address.pack())
@@ -140,30 +140,30 @@ class Lender(Closing):
         self.ask(VhostRequest.GET_FEATURES)
 
     def describe(self, vring: int, index: int, buffer: Buffer) -> None:
-        _DESC.pack_into(self.memory, vring * _RING_BYTES + _DESC.size * index, *buffer)
+        DESC.pack_into(self.memory, vring * RING_BYTES + DESC.size * index, *buffer)
 
     def offer(self, vring: int, *heads: int) -> None:
         """Make buffers available by the numbers of their first descriptors."""
-        start = vring * _RING_BYTES + _AVAIL
+        start = vring * RING_BYTES + AVAIL_AT
         for head in heads:
             struct.pack_into("=H", self.memory, start + 4 + 2 * (self._offered[vring] % RING), head)
             self._offered[vring] += 1
         self.set_index(vring, self._offered[vring])
 
     def set_index(self, vring: int, index: int) -> None:
-        struct.pack_into("=H", self.memory, vring * _RING_BYTES + _AVAIL + 2, index & 0xFFFF)
+        struct.pack_into("=H", self.memory, vring * RING_BYTES + AVAIL_AT + 2, index & 0xFFFF)
 
     def silence(self, vring: int) -> None:
-        """Ask for no notifications (VIRTQ_AVAIL_F_NO_INTERRUPT)."""
-        struct.pack_into("=H", self.memory, vring * _RING_BYTES + _AVAIL, 1)
+        """Ask for no notifications (VIRTQAVAIL_AT_F_NO_INTERRUPT)."""
+        struct.pack_into("=H", self.memory, vring * RING_BYTES + AVAIL_AT, 1)
 
     def wants_kicks(self, vring: int) -> bool:
         """Whether the device asks to be notified."""
-        return struct.unpack_from("=H", self.memory, vring * _RING_BYTES + _USED) == (0,)
+        return struct.unpack_from("=H", self.memory, vring * RING_BYTES + USED_AT) == (0,)
 
     def used(self, vring: int) -> list[tuple[int, int]]:
         """Number and length of all buffers that have been used, in order."""
-        start = vring * _RING_BYTES + _USED
+        start = vring * RING_BYTES + USED_AT
         (count,) = struct.unpack_from("=H", self.memory, start + 2)
         return [struct.unpack_from("=II", self.memory, start + 4 + 8 * (index % RING)) for index in range(count)]
 
@@ -177,12 +177,20 @@ class Lender(Closing):
         return data
 
 
+_Kind = TypeVar("_Kind", bound=Lender)
+
+
+def connected() -> AbstractContextManager[tuple[Lender, BackEnd]]:
+    """A front-end and our back-end; see `connected_as`."""
+    return connected_as(Lender)
+
+
 @contextmanager
-def connected() -> Iterator[tuple[Lender, BackEnd]]:
+def connected_as(kind: Callable[[socket.socket], _Kind]) -> Iterator[tuple[_Kind, BackEnd]]:
     """A front-end and our back-end, with short deadlines; afterwards no new mapping and no new descriptor may be left."""
     before, guards = _held(), lib.fp_guard_count()
     ours, theirs = socket.socketpair()
-    with Lender(theirs) as lender:
+    with kind(theirs) as lender:
         back_end = BackEnd(ours, BackEndOptions(patience_s=0.2))
         try:
             yield lender, back_end

@@ -21,7 +21,8 @@
  * watches the eventfd for kicks edge-triggered. So the eventfd never has to be read, which the front-end could make block, and
  * waiters go on sleeping when the front-end gives another eventfd.
  *
- * This file sets a queue up. Frames to the guest are in device_transmit.c, frames from it in device_receive.c.
+ * This file sets a queue up. Frames to the guest are in device_transmit.c, frames from it in device_receive.c. All this is about
+ * split rings; packed_device.c has what differs with a packed one. Which of the two a queue has is known when it is attached.
  */
 
 #define _GNU_SOURCE
@@ -33,6 +34,7 @@
 
 #include "device.h"
 #include "device_ring.h"
+#include "packed_device.h"
 
 /**
  * request_kicks() - Tell the driver whether to notify us
@@ -42,6 +44,17 @@
 static void request_kicks(struct fp_device *device, int wanted)
 {
 	__atomic_store_n(&device->used->flags, wanted ? 0 : NO_NOTIFY, __ATOMIC_RELAXED);
+}
+
+/**
+ * fp_device_forget_kicks() - Make the epoll descriptor wait for kicks that come from now on
+ * @device:	Device
+ */
+void fp_device_forget_kicks(const struct fp_device *device)
+{
+	struct epoll_event event;
+
+	(void)!epoll_wait(device->queue.event, &event, 1, 0);
 }
 
 /**
@@ -55,10 +68,9 @@ static void request_kicks(struct fp_device *device, int wanted)
 static int device_arm(struct fp_queue *queue)
 {
 	struct fp_device *device = (struct fp_device *)queue;
-	struct epoll_event event;
 	int ready;
 
-	(void)!epoll_wait(queue->event, &event, 1, 0);	/* Forget earlier kicks */
+	fp_device_forget_kicks(device);
 	request_kicks(device, 1);
 	atomic_thread_fence(memory_order_seq_cst);
 	ready = available(device);
@@ -107,6 +119,10 @@ static int refuse_to_receive(struct fp_queue *queue, uint8_t *frames, uint32_t s
 
 static const struct fp_operations to_guest = { fp_device_send, refuse_to_receive, device_arm, device_disarm };
 static const struct fp_operations from_guest = { refuse_to_send, fp_device_receive, device_arm, device_disarm };
+static const struct fp_operations packed_to_guest = { fp_packed_device_send, refuse_to_receive, fp_packed_device_arm,
+						      fp_packed_device_disarm };
+static const struct fp_operations packed_from_guest = { refuse_to_send, fp_packed_device_receive, fp_packed_device_arm,
+							fp_packed_device_disarm };
 
 /**
  * fp_device_new() - Make a queue without rings, stopped
@@ -171,42 +187,67 @@ static void resume(struct fp_device *device, uint32_t base)
 }
 
 /**
+ * locate() - Find the parts of a split ring, and its indices
+ * @device:	Device, detached
+ * @memory:	Memory in which they must be
+ * @ring:	Ring as the front-end describes it, with a size in range
+ *
+ * Return: 0, -EINVAL, what fp_by_user() returns
+ */
+static int locate(struct fp_device *device, const struct fp_memory *memory, const struct fp_ring *ring)
+{
+	uint64_t size = ring->size;
+	void *desc, *avail, *used;
+	int rc;
+
+	if ((size & (size - 1)) || ring->base > UINT16_MAX)
+		return -EINVAL;
+	if ((rc = fp_by_user(memory, ring->descriptors, sizeof(struct desc) * size, 16, &desc)) ||
+	    (rc = fp_by_user(memory, ring->available, sizeof(struct avail) + sizeof(uint16_t) * size, 2, &avail)) ||
+	    (rc = fp_by_user(memory, ring->used, sizeof(struct used) + sizeof(struct used_element) * size, 4, &used)))
+		return rc;
+	device->desc = desc;
+	device->avail = avail;
+	device->used = used;
+	resume(device, ring->base);
+	request_kicks(device, 0);
+	device->queue.operations = device->transmit ? &to_guest : &from_guest;
+	return 0;
+}
+
+/**
  * fp_device_attach() - Give a queue its rings
  * @queue:	Stopped, without a fault: a fault stays for the life of the queue, whatever the front-end sends later
  * @memory:	Memory of the rings; must stay until the queue is detached, attached anew or closed
  * @ring:	Ring as the front-end describes it; its eventfds must stay open as long
  *
  * Return: 0; -EINVAL: size or base is out of range, -EFAULT: a ring is not wholly in a region, -EDOM: not aligned; -EBADMSG:
- *	   memory is gone; -errno of epoll_ctl(). After an error the queue is detached.
+ *	   memory is gone; -ENOMEM; -errno of epoll_ctl(). After an error the queue is detached.
  */
 int fp_device_attach(struct fp_queue *queue, const struct fp_memory *memory, const struct fp_ring *ring)
 {
 	struct fp_device *device = (struct fp_device *)queue;
-	void *desc, *avail, *used;
-	uint64_t size = ring->size;
-	int rc = -EINVAL;
+	int rc;
 
 	fp_device_detach(queue);
-	if (!size || size > FP_RING_MAX || (size & (size - 1)) || ring->base > UINT16_MAX)
-		return rc;
-	if ((rc = fp_by_user(memory, ring->descriptors, sizeof(struct desc) * size, 16, &desc)) ||
-	    (rc = fp_by_user(memory, ring->available, sizeof(struct avail) + sizeof(uint16_t) * size, 2, &avail)) ||
-	    (rc = fp_by_user(memory, ring->used, sizeof(struct used) + sizeof(struct used_element) * size, 4, &used)))
-		return rc;
+	if (!ring->size || ring->size > FP_RING_MAX)
+		return -EINVAL;
 	if ((rc = watch(device, ring->kick)))
 		return rc;
 	fp_guard_unblock();
 	device->memory = memory;
-	device->desc = desc;
-	device->avail = avail;
-	device->used = used;
 	device->size = ring->size;
 	device->call = ring->call;
 	device->mergeable = ring->mergeable;
+	device->in_order = ring->in_order;
 	queue->room = FP_LARGEST + fp_overhead(queue);
-	resume(device, ring->base);
-	request_kicks(device, 0);
-	rc = settled(device, 0);
+	if (!ring->packed) {
+		rc = locate(device, memory, ring);
+	} else if (!(rc = fp_packed_device_locate(device, memory, ring))) {
+		queue->operations = device->transmit ? &packed_to_guest : &packed_from_guest;
+	}
+	if (!rc)
+		rc = settled(device, 0);
 	if (rc)
 		fp_device_detach(queue);
 	return rc;
@@ -225,18 +266,23 @@ void fp_device_detach(struct fp_queue *queue)
 	device->desc = NULL;
 	device->avail = NULL;
 	device->used = NULL;
+	device->packed = NULL;
+	device->driver_area = NULL;
+	device->device_area = NULL;
 	device->call = -1;
 }
 
 /**
  * fp_device_base() - Read the index at which a queue that is attached anew has to go on
- * @queue:	Stopped
+ * @queue:	Stopped, attached
  *
- * Return: index of the next available buffer
+ * Return: the base for the next attachment, see struct fp_ring
  */
-uint16_t fp_device_base(const struct fp_queue *queue)
+uint32_t fp_device_base(const struct fp_queue *queue)
 {
-	return ((const struct fp_device *)queue)->next_avail;
+	const struct fp_device *device = (const struct fp_device *)queue;
+
+	return device->packed ? fp_packed_device_base(device) : device->next_avail;
 }
 
 /**
@@ -257,5 +303,6 @@ void fp_device_close(struct fp_queue *queue)
 void fp_device_free(struct fp_queue *queue)
 {
 	fp_device_close(queue);
+	free(((struct fp_device *)queue)->uses);
 	free(queue);
 }

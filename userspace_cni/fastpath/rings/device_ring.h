@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_ring.h - internals of a device's queue: for device.c, device_transmit.c and device_receive.c alone
+/* device_ring.h - internals of a device's queue: for device*.c and packed_device*.c alone
  *
- * Functions that run per frame are inline here, so that the compiler sees them in each of the three files.
+ * Functions that run per frame are inline here, so that the compiler sees them in each of these files.
  */
 
 #ifndef FASTPATH_DEVICE_RING_H
@@ -13,17 +13,45 @@
 #include "events.h"
 #include "vring.h"
 
+#define PACKED_USES	(2 * FP_CHAIN_MAX)	/* buffers that are handed back together */
+
+/** struct packed_place - A descriptor of a packed ring
+ * @slot:	Its number
+ * @available:	How PACKED_AVAIL and PACKED_USED are set when it is available there: the wrap counter, in other words
+ */
+struct packed_place {
+	uint32_t slot;
+	uint16_t available;
+};
+
+/** struct packed_use - A buffer of a packed ring that we have done with
+ * @length:	Bytes written to it
+ * @id:		Its number
+ * @descriptors: How many descriptors it takes in the ring
+ */
+struct packed_use {
+	uint32_t length;
+	uint16_t id;
+	uint16_t descriptors;
+};
+
 /** struct fp_device - A queue as its device sees it
  * @queue:	The part of every queue; its event is an epoll descriptor of our own
  * @memory:	Memory of rings and buffers
- * @desc:	Table of @size descriptors
- * @avail:	Ring that the driver writes
- * @used:	Ring that we write
- * @size:	A power of two
- * @next_avail:	Index of the next available buffer to look at
- * @next_used:	Index of the next used element to write
+ * @desc:	Split ring: table of @size descriptors
+ * @avail:	Split ring: ring that the driver writes
+ * @used:	Split ring: ring that we write
+ * @size:	Descriptors; of a split ring a power of two
+ * @next_avail:	Split ring: index of the next available buffer to look at
+ * @next_used:	Split ring: index of the next used element to write
+ * @packed:	Packed ring: its descriptors, which both sides write; NULL for a split ring
+ * @driver_area: Packed ring: whether the driver wants to be notified
+ * @device_area: Packed ring: whether we do
+ * @place:	Packed ring: the next descriptor to look at, and to write when it is used
+ * @uses:	Packed ring: room for PACKED_USES buffers that are to be handed back together
  * @transmit:	Whether frames go to the guest, so that we write the buffers
  * @mergeable:	Whether a frame may be spread over several buffers
+ * @in_order:	Whether the driver knows that buffers are used in their order, so that the last one of a burst stands for all
  * @kick:	Watched by the epoll descriptor, -1 for none
  * @call:	Notified when buffers have been used, -1 for none
  * @alarm:	Notified of a fault, -1 for none
@@ -37,8 +65,14 @@ struct fp_device {
 	uint32_t size;
 	uint16_t next_avail;
 	uint16_t next_used;
+	struct packed_desc *packed;
+	struct packed_event *driver_area;
+	struct packed_event *device_area;
+	struct packed_place place;
+	struct packed_use *uses;
 	int transmit;
 	int mergeable;
+	int in_order;
 	int kick;
 	int call;
 	int alarm;
@@ -183,6 +217,8 @@ static inline void publish(struct fp_device *device, uint32_t count)
 		return;
 	fp_count(&device->queue.counters.kicks, (uint64_t)fp_notify(device->call));
 }
+
+void fp_device_forget_kicks(const struct fp_device *device);
 
 /* The operations of the two directions; see struct fp_operations */
 int fp_device_send(struct fp_queue *queue, const uint8_t *frames, uint32_t stride, const uint32_t *lengths, uint32_t count);

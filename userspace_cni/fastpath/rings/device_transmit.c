@@ -1,54 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* device_transmit.c - frames into the guest's buffers; see device.c */
 
-#include <string.h>
-
+#include "device_fill.h"
 #include "device_ring.h"
-
-static const uint8_t no_offload[FP_HEADER];
-
-/** struct fill - A frame that is being written into the guest's buffers
- * @header:	Its header, of FP_HEADER bytes; the number of its buffers there is not used
- * @frame:	Its bytes
- * @length:	Their number
- * @done:	Bytes written, of FP_HEADER + @length
- * @last:	Addresses of the header's last two bytes; a buffer may end between them
- */
-struct fill {
-	const uint8_t *header;
-	const uint8_t *frame;
-	uint32_t length;
-	uint32_t done;
-	uint8_t *last[2];
-};
-
-/**
- * fill_buffer() - Write as much of header and frame into a buffer as fits
- * @fill:	Frame; the number of its buffers is not known yet, and zeros are written for it
- * @data:	Buffer
- * @room:	Bytes of it
- *
- * Return: bytes written
- */
-static uint32_t fill_buffer(struct fill *fill, uint8_t *data, uint32_t room)
-{
-	uint32_t written = 0, part;
-
-	while (fill->done < FP_HEADER && written < room) {
-		if (fill->done >= NUM_BUFFERS)
-			fill->last[fill->done - NUM_BUFFERS] = data + written;
-		data[written++] = fill->done < NUM_BUFFERS ? fill->header[fill->done] : 0;
-		fill->done++;
-	}
-	part = FP_HEADER + fill->length - fill->done;
-	if (part > room - written)
-		part = room - written;
-	if (part) {
-		memcpy(data + written, fill->frame + (fill->done - FP_HEADER), part);
-		fill->done += part;
-	}
-	return written + part;
-}
 
 /**
  * fill_chain() - Write as much of a frame into a chain of buffers as fits
@@ -106,8 +60,7 @@ static int put(struct fp_device *device, struct fill *fill, uint32_t ahead, uint
 		use(device, ahead + buffers, (uint32_t)head, (uint32_t)written);
 		buffers++;
 	}
-	*fill->last[0] = (uint8_t)buffers;
-	*fill->last[1] = (uint8_t)(buffers >> 8);
+	count_buffers(fill, buffers);
 	return (int)buffers;
 }
 

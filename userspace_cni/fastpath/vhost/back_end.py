@@ -37,13 +37,15 @@ _PAIRS_MAX: Final = VRING_MAX // 2
 class BackEndOptions:
     """What is offered. `queue_pairs`: the most that a front-end may use; `patience_s`: seconds for the rest of a begun message.
 
-    `mergeable`: a frame may be spread over several buffers of the guest's, as jumbo frames need. `offloads`: of `OFFLOADS`;
-    frames then begin with a header, see `QueuePair.headers`, whatever the front-end agrees to.
+    `mergeable`: a frame may be spread over several buffers of the guest's, as jumbo frames need. `packed`: packed virtqueues,
+    which a front-end may decline; DPDK and QEMU use them only if they are told to. `offloads`: of `OFFLOADS`; frames then begin
+    with a header, see `QueuePair.headers`, whatever the front-end agrees to.
     """
 
     queue_pairs: int = 1
     mergeable: bool = True
     in_order: bool = True
+    packed: bool = True
     patience_s: float = _PATIENCE_S
     offloads: Feature = NO_OFFLOADS
 
@@ -74,7 +76,7 @@ class BackEnd(VhostPort):
         self._forgotten = False
         try:
             self._alarm = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            offer = Offer(options.queue_pairs, options.mergeable, options.in_order, options.offloads)
+            offer = Offer(options.queue_pairs, options.mergeable, options.in_order, options.packed, options.offloads)
             self._device = VhostDevice(offer, self._alarm)
             self.peer: Peer = self._channel.read_peer()
             rings = self._device.rings

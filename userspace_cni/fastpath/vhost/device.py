@@ -39,6 +39,7 @@ class Offer(NamedTuple):
     queue_pairs: int
     mergeable: bool
     in_order: bool
+    packed: bool
     offloads: Feature = NO_OFFLOADS
 
     def features(self) -> Feature:
@@ -46,6 +47,8 @@ class Offer(NamedTuple):
         offered = Feature.VERSION_1 | Feature.PROTOCOL_FEATURES | Feature.NET_MQ | Feature.NET_MTU | self.offloads
         if self.mergeable:
             offered |= Feature.NET_MRG_RXBUF
+        if self.packed:
+            offered |= Feature.RING_PACKED
         return offered | Feature.IN_ORDER if self.in_order else offered
 
 
@@ -133,10 +136,6 @@ class VhostDevice:
             raise PeerError(BreachReason.UNKNOWN_REQUEST, message.name, "not offered, and no answer is wanted")
         return handler
 
-    @property
-    def _mergeable(self) -> bool:
-        return Feature.NET_MRG_RXBUF in self.features
-
     def _number(self, message: VhostMessage, value: int) -> bytes:
         vhost_messages.require_empty(message)
         return vhost_messages.reply(message, vhost_messages.pack_u64(value))
@@ -175,7 +174,7 @@ class VhostDevice:
         try:
             for ring in self.rings:
                 if ring.started:
-                    ring.place(memory, self._mergeable, message.name)
+                    ring.place(memory, self.features, message.name)
         except FastPathError:
             for ring in self.rings:  # some may still be in the old memory
                 ring.stop()
@@ -186,7 +185,7 @@ class VhostDevice:
 
     def _set_vring_num(self, message: VhostMessage) -> None:
         state = VringState.unpack(message)
-        self._ring(state.vring, message).set_size(state.value, message.name)
+        self._ring(state.vring, message).set_size(state.value, self.features, message.name)
 
     def _set_vring_addr(self, message: VhostMessage) -> None:
         address = VringAddress.unpack(message)
@@ -194,7 +193,7 @@ class VhostDevice:
 
     def _set_vring_base(self, message: VhostMessage) -> None:
         state = VringState.unpack(message)
-        self._ring(state.vring, message).set_base(state.value, message.name)
+        self._ring(state.vring, message).set_base(state.value, self.features, message.name)
 
     def _get_vring_base(self, message: VhostMessage) -> bytes:
         state = VringState.unpack(message)
@@ -207,11 +206,11 @@ class VhostDevice:
             if fd >= 0:
                 os.close(fd)
             raise PeerError(BreachReason.BAD_FEATURES, message.name, f"{int(self.features):#x} has no VERSION_1, which is needed")
-        ring.start(fd, self._memory, self._mergeable)
+        ring.start(fd, self._memory, self.features)
 
     def _set_vring_fd(self, message: VhostMessage, kind: str) -> None:
         ring, fd = self._ring_and_fd(message)
-        ring.set_fd(kind, fd, self._memory, self._mergeable)
+        ring.set_fd(kind, fd, self._memory, self.features)
 
     def _ring_and_fd(self, message: VhostMessage) -> tuple[Vring, int]:
         """The ring of a message, and the eventfd that came with it, -1 for none. An error closes the eventfd."""

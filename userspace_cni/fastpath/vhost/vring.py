@@ -15,7 +15,7 @@ from userspace_cni.fastpath._native import ffi, lib
 from userspace_cni.fastpath.fastpath_errors import BreachReason, FastPathError, MemoryShort, PeerError, RingFault
 from userspace_cni.fastpath.rings.queue_pair import REASONS
 from userspace_cni.fastpath.vhost.lent_memory import LentMemory
-from userspace_cni.fastpath.vhost.vhost_messages import RING_SIZE_MAX, VringAddress
+from userspace_cni.fastpath.vhost.vhost_messages import RING_SIZE_MAX, Feature, VringAddress
 
 _REFUSALS: Final = {
     errno.EINVAL: (BreachReason.BAD_RING, "invalid size or base"),
@@ -47,10 +47,13 @@ class Vring:
         self._address: VringAddress | None = None
         self._fds = {"kick": -1, "call": -1, "err": -1}
 
-    def set_size(self, size: int, step: str) -> None:
+    def set_size(self, size: int, features: Feature, step: str) -> None:
+        """Set the number of descriptors; only a split ring needs a power of two."""
         self._require_stopped(step)
-        if not 0 < size <= RING_SIZE_MAX or size & (size - 1):
-            raise PeerError(BreachReason.BAD_VALUE, step, f"ring of {size}, which must be a power of two up to {RING_SIZE_MAX}")
+        packed = Feature.RING_PACKED in features
+        if not 0 < size <= RING_SIZE_MAX or (size & (size - 1) and not packed):
+            which = "be at most" if packed else "be a power of two up to"
+            raise PeerError(BreachReason.BAD_VALUE, step, f"ring of {size}, which must {which} {RING_SIZE_MAX}")
         self._size = size
 
     def set_address(self, address: VringAddress, step: str) -> None:
@@ -60,20 +63,20 @@ class Vring:
             raise PeerError(BreachReason.BAD_VALUE, step, f"flags {address.flags:#x}: logging was not offered")
         self._address = address
 
-    def set_base(self, base: int, step: str) -> None:
-        """Set the index of the first available buffer."""
+    def set_base(self, base: int, features: Feature, step: str) -> None:
+        """Set where the ring goes on: the index of the first available buffer, or the two places of a packed ring."""
         self._require_stopped(step)
-        if not 0 <= base < 1 << 16:
+        if base >= 1 << 16 and Feature.RING_PACKED not in features:
             raise PeerError(BreachReason.BAD_VALUE, step, f"base {base}")
         self._base = base
 
-    def set_fd(self, kind: str, fd: int, memory: LentMemory | None, mergeable: bool) -> None:
+    def set_fd(self, kind: str, fd: int, memory: LentMemory | None, features: Feature) -> None:
         """Take over the eventfd for "call" or "err", -1 for none; a started ring goes on with it."""
         self._put(kind, fd)
         if self.started and kind == "call":
-            self.place(memory, mergeable, "SET_VRING_CALL")
+            self.place(memory, features, "SET_VRING_CALL")
 
-    def start(self, kick: int, memory: LentMemory | None, mergeable: bool) -> None:
+    def start(self, kick: int, memory: LentMemory | None, features: Feature) -> None:
         """Take over the eventfd `kick`, -1 for none, and start the ring; a started ring goes on with the new eventfd."""
         if self.started:
             self._pause()
@@ -93,17 +96,20 @@ class Vring:
                 raise PeerError(BreachReason.BAD_ORDER, "SET_VRING_KICK", f"vring {self.index} had no {', '.join(missing)}")
         self._put("kick", kick)
         self.started = True
-        self.place(memory, mergeable, "SET_VRING_KICK")
+        self.place(memory, features, "SET_VRING_KICK")
 
-    def place(self, memory: LentMemory | None, mergeable: bool, step: str) -> None:
-        """Map a started ring in `memory`, which may be new; the ring goes on at the index where it was."""
+    def place(self, memory: LentMemory | None, features: Feature, step: str) -> None:
+        """Map a started ring in `memory`, which may be new, as `features` say; the ring goes on where it was."""
         if memory is None or self._address is None:
             raise PeerError(BreachReason.BAD_ORDER, step, f"vring {self.index} without memory")
         self._pause()
         if fault := self.why_broken():  # a burst met a fault before this message came
             raise fault
         ring: Any = ffi.new("struct fp_ring *")
-        ring.size, ring.base, ring.mergeable = self._size, self._base, int(mergeable)
+        ring.size, ring.base = self._size, self._base
+        ring.mergeable, ring.packed, ring.in_order = (
+            int(feature in features) for feature in (Feature.NET_MRG_RXBUF, Feature.RING_PACKED, Feature.IN_ORDER)
+        )
         ring.descriptors, ring.available, ring.used = self._address.descriptors, self._address.available, self._address.used
         ring.kick, ring.call = self._fds["kick"], self._fds["call"]
         result = lib.fp_device_attach(self.queue, memory.pointer, ring)
@@ -121,7 +127,7 @@ class Vring:
             self._go()
 
     def stop(self) -> int:
-        """Stop the ring: no frame passes until it is started again. Returns the index of the next available buffer."""
+        """Stop the ring: no frame passes until it is started again. Returns where it is to go on."""
         self._detach()
         self.started = False
         self._put("kick", -1)
@@ -181,4 +187,4 @@ class Vring:
         if number not in _REFUSALS:
             return MemoryShort(step, os.strerror(number), "limits of this process: watched descriptors (fs.epoll)")
         reason, what = _REFUSALS[number]
-        return PeerError(reason, step, f"vring {self.index} of {self._size}, base {self._base}: {what} {self._address}")
+        return PeerError(reason, step, f"vring {self.index} of {self._size}, base {self._base:#x}: {what} {self._address}")
