@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from array import array
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,8 @@ def test_fill(frames: list[bytes]) -> None:
     burst = Burst(5, 70)
     count = burst.fill(frames)
     assert count == min(5, len(frames))
-    assert burst.frames(count) == frames[:5]
+    assert burst.frames(count) == burst.frames(count) == frames[:5]
+    assert [bytes(view) for view in burst.views(count)] == frames[:5]
     assert [bytes(burst.frame(index)) for index in range(count)] == frames[:5]
     assert list(burst.lengths[:count]) == [len(frame) for frame in frames[:5]]
 
@@ -48,8 +50,21 @@ def test_refused() -> None:
     with pytest.raises((BufferError, TypeError, ValueError)):
         Burst(4, 250, bytes(1000))
     burst = Burst(4, 250)
+    burst.fill([b"a" * 60] * 4)
     with pytest.raises(ValueError, match="251"):
         burst.fill([bytes(14), bytes(251)])
+    with pytest.raises(ValueError, match="60 bytes in 120"):
+        burst.fill([memoryview(bytes(120)).cast("H")])
+    assert burst.frames(4) == [b"a" * 60] * 4  # unchanged
+    for count in (-1, 5):
+        with pytest.raises(ValueError, match=f"{count} frames of a burst of 4"):
+            burst.frames(count)
+        with pytest.raises(ValueError, match=f"{count} frames of a burst of 4"):
+            burst.views(count)
+    for lengths in ([251] * 4, [251, 60, 60, 60]):
+        burst.lengths[:] = memoryview(array("I", lengths))
+        with pytest.raises(ValueError, match="251 bytes, the burst's stride is 250"):
+            burst.frames(4)
     for index in (-1, 4):
         with pytest.raises(IndexError):
             burst.frame(index)
@@ -69,7 +84,32 @@ def test_frames_outlive_their_burst() -> None:
     burst = Burst(2, 64)
     assert int(ffi.cast("uintptr_t", burst.pointer)) % 64 == 0
     burst.fill([b"a" * 64, b"b" * 64])
-    frame = burst.frame(1)
+    frame, views = burst.frame(1), burst.views(2)
     del burst
     gc.collect()
-    assert bytes(frame) == b"b" * 64
+    views[1][0] = 1
+    assert bytes(frame) == b"\x01" + b"b" * 63
+
+
+def test_views_are_the_frames_in_place() -> None:
+    """What is written to a view is what the burst holds, a view shows what the burst is filled with next, and fills it, too."""
+    burst = Burst(4, 128)
+    for frames in ([b"a" * 64, b"b" * 64, b"c" * 64], [b"a" * 64, b"b" * 128, b"c" * 14]):
+        burst.fill(frames)
+        views = burst.views(3)
+        views[1][:2] = b"zz"
+        assert burst.frames(3) == [frames[0], b"zz" + frames[1][2:], frames[2]]
+        burst.fill([b"d" * 64] * 3)
+        assert [bytes(view) for view in views][::2] == [b"d" * len(frames[0]), b"d" * len(frames[2])]
+        assert burst.fill(reversed(burst.views(2))) == 2
+    burst.fill([b"a" * 64, b"b" * 60])
+    burst.fill(burst.views(2)[::-1])
+    assert burst.frames(2) == [b"b" * 60, b"a" * 64]
+
+
+def test_lengths_of_many_kinds() -> None:
+    """What a burst remembers of the lengths that it has had is bounded, and never makes a frame longer or shorter."""
+    burst = Burst(8, 2048)
+    for length in (*range(14, 514), 64, 14):
+        frames = [bytes([length % 256]) * length] * (length % 8 + 1)
+        assert burst.frames(burst.fill(frames)) == frames

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import mmap
 import os
 import signal
@@ -62,6 +63,7 @@ def test_convenient(wire: Wire) -> None:
         wire.step()
         expected = [bytes(frame) for frame in frames]
         assert b.receive_frames(limit=1) == expected[:1]
+        assert b.receive_frames(limit=0) == b.receive_frames(limit=-1) == []
         assert b.receive_frames(limit=64) == expected[1:]
     assert a.send_frames([]) == 0
     assert a.send_frames([FRAME] * 100) == 64
@@ -295,3 +297,35 @@ def test_views_of_other_items(wire: Wire) -> None:
     """A view whose items are not bytes is refused, and not sent cut short."""
     with pytest.raises(ValueError, match="bytes"):
         ends(wire)[0].send_frames([memoryview(bytes(64)).cast("I")])
+    with pytest.raises(ValueError, match="bytes"):
+        ends(wire)[0].send_frames([FRAME, memoryview(bytes(120)).cast("I")])
+
+
+def test_views_outlive_the_queue() -> None:
+    """Views of received frames are read and written after the rings, their memory and the burst are gone."""
+    with Wire() as wire:
+        a, b = wire.pairs
+        burst = Burst(4)
+        a.send_frames([FRAME] * 4)
+        wire.step()
+        views = burst.views(b.receive(burst))
+    del a, b, wire, burst
+    gc.collect()
+    views[0][:6] = b"abcdef"
+    assert [bytes(view) for view in views] == [b"abcdef" + FRAME[6:], FRAME, FRAME, FRAME]
+
+
+def test_several_threads_take_frames(wire: Wire) -> None:
+    """What threads take at the same time are whole frames, each for one of them."""
+    a, b = wire.pairs
+    frames = [bytes([index]) * (60 + index % 3) for index in range(64)]
+    took: list[bytes] = []
+    for _ in range(50):
+        assert a.send_frames(frames) == 64
+        wire.step()
+        threads = [threading.Thread(target=lambda: took.extend(b.receive_frames(limit=16))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(took) == sorted(frames * 50)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cffi import FFI
+from _cffi_backend import FFI
 
 ffi: FFI
 
@@ -30,6 +30,10 @@ class _Lib:
     def fp_wait(self, queues: Any, count: int, control: int, wake: int, timeout_ns: int, /) -> int: ...
     def fp_read_counters(self, queue: Any, counters: Any, /) -> None: ...
     def fp_fault_of(self, queue: Any, /) -> int: ...
+
+    # frame_copies.cdef
+    def fp_spread(self, frames: Any, stride: int, joined: Any, lengths: Any, count: int, /) -> None: ...
+    def fp_gather(self, joined: Any, frames: Any, stride: int, lengths: Any, count: int, /) -> None: ...
 
     # driver.cdef
     def fp_driver_bytes(self, size: int, room: int, /) -> int: ...

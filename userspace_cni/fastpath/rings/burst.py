@@ -1,16 +1,21 @@
 """A burst: frames side by side in one buffer of the caller's, with their lengths.
 
 A call per frame would cost more than the frame: so one call carries many, and copies between this buffer and the ring. The
-pointers for C are made once, here. A burst belongs to one thread at a time; a function that gets one never keeps it.
+pointers for C are made once, here. Also what Python does for each frame is done in calls for all of them: a step of the
+interpreter for each would cost as much as the copies. A burst belongs to one thread at a time; a function that gets one never
+keeps it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import struct
+from array import array
+from collections.abc import Callable, Iterable
+from io import BytesIO
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from userspace_cni.fastpath._native import ffi
+from userspace_cni.fastpath._native import ffi, lib
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -18,6 +23,16 @@ if TYPE_CHECKING:
 CAPACITY = 32
 STRIDE = 2048
 LINE = 64  # bytes of a cache line
+_ALIKE_MAX: Final = 128
+"""As many as a burst keeps: one for each length and number of frames."""
+
+
+class _Alike(NamedTuple):
+    """Where frames of one length are in a burst's buffer."""
+
+    unpack: Callable[[memoryview], tuple[bytes, ...]]
+    """Makes copies of them all."""
+    places: list[slice]
 
 
 class Burst:
@@ -35,7 +50,10 @@ class Burst:
         self.stride = stride
         self.pointer, self.buffer = _own(size) if buffer is None else _lent(buffer, size)
         self.lengths_pointer: Any = ffi.new("uint32_t[]", capacity)
-        self.lengths = memoryview(ffi.buffer(self.lengths_pointer)).cast("B").cast("I")
+        self._lengths = ffi.buffer(self.lengths_pointer)
+        self.lengths = memoryview(self._lengths).cast("B").cast("I")
+        self._alike: dict[bytes, _Alike] = {}
+        self._joined: Any = None
 
     def frame(self, index: int) -> memoryview:
         """Frame `index` in place; valid until the burst is filled again."""
@@ -44,25 +62,78 @@ class Burst:
         start = index * self.stride
         return self.buffer[start : start + self.lengths[index]]
 
-    def fill(self, frames: Iterable[bytes]) -> int:
-        """Copy `frames` in from the start, at most `capacity`; returns how many. ValueError for one longer than `stride`."""
-        count = 0
-        for count, frame in enumerate(islice(frames, self.capacity), 1):
-            length = len(frame)
-            if length > self.stride:
-                raise ValueError(f"frame {count - 1} has {length} bytes, the burst's stride is {self.stride}")
-            start = (count - 1) * self.stride
-            self.buffer[start : start + length] = frame
-            self.lengths[count - 1] = length
-        return count
+    def views(self, count: int) -> list[memoryview]:
+        """The first `count` frames in place, without a copy: `for frame in burst.views(pair.receive(burst))`.
+
+        What is written to one is what `send` sends. They are valid until the burst is filled again, and show the new bytes then.
+        One that is kept keeps the buffer in memory, also when burst and port are gone.
+        """
+        buffer = self.buffer
+        alike = self._alike.get(self._lengths[: 4 * count]) if 0 <= count <= self.capacity else None
+        if alike := alike or self._learn(count):
+            return [*map(buffer.__getitem__, alike.places)]
+        starts = range(0, count * self.stride, self.stride)
+        return [buffer[start : start + length] for start, length in zip(starts, self.lengths[:count].tolist(), strict=True)]
 
     def frames(self, count: int) -> list[bytes]:
         """Copies of the first `count` frames."""
+        alike = self._alike.get(self._lengths[: 4 * count]) if 0 <= count <= self.capacity else None
+        if alike := alike or self._learn(count):
+            return [*alike.unpack(self.buffer)]
+        return self._cut(count)
+
+    def fill(self, frames: Iterable[bytes | bytearray | memoryview]) -> int:
+        """Copy `frames` in from the start, at most `capacity`; returns how many. ValueError for one longer than `stride`.
+
+        They may be views of this burst. It is unchanged when an exception is raised.
+        """
+        chosen = list(islice(frames, self.capacity))
+        if chosen:
+            self.put(b"".join(chosen), list(map(len, chosen)))
+        return len(chosen)
+
+    def put(self, joined: bytes, lengths: list[int]) -> None:
+        """Copy frames in that lie one behind the other in `joined`; `lengths` are the bytes of each, `capacity` of them at most.
+
+        ValueError for one longer than `stride`, and when the lengths are not those of `joined`.
+        """
+        count = len(lengths)
+        self._require(count)
+        if sum(lengths) != len(joined):  # of a view, len() is not its bytes
+            raise ValueError(f"frames of {sum(lengths)} bytes in {len(joined)}: they are bytes, or views whose items are bytes")
+        if count and (longest := max(lengths)) > self.stride:
+            raise ValueError(f"frame {lengths.index(longest)} has {longest} bytes, the burst's stride is {self.stride}")
+        self.lengths[:count] = array("I", lengths)
+        lib.fp_spread(self.pointer, self.stride, joined, self.lengths_pointer, count)
+
+    def _require(self, count: int) -> None:
         if not 0 <= count <= self.capacity:
             raise ValueError(f"{count} frames of a burst of {self.capacity}")
-        buffer, stride = self.buffer, self.stride
-        starts = range(0, count * stride, stride)
-        return [buffer[start : start + length].tobytes() for start, length in zip(starts, self.lengths[:count], strict=True)]
+
+    def _learn(self, count: int) -> _Alike | None:
+        """Where `count` frames are that have all the same length, as in most bursts; None when they have not."""
+        self._require(count)
+        lengths, stride = self.lengths[:count].tolist(), self.stride
+        if not lengths or lengths.count(length := lengths[0]) != count or length > stride:
+            return None
+        if len(self._alike) >= _ALIKE_MAX:
+            self._alike.clear()
+        layout = struct.Struct("=" + f"{length}s{stride - length}x" * (count - 1) + f"{length}s")
+        places = [slice(start, start + length) for start in range(0, count * stride, stride)]
+        alike = self._alike[self._lengths[: 4 * count]] = _Alike(layout.unpack_from, places)
+        return alike
+
+    def _cut(self, count: int) -> list[bytes]:
+        """Copies of `count` frames: put one behind the other in C, and read from there in one call."""
+        lengths = self.lengths[:count].tolist()
+        if not lengths:
+            return []
+        if max(lengths) > self.stride:
+            raise ValueError(f"a frame has {max(lengths)} bytes, the burst's stride is {self.stride}")
+        if self._joined is None:
+            self._joined = ffi.new("uint8_t[]", self.capacity * self.stride)
+        lib.fp_gather(self._joined, self.pointer, self.stride, self.lengths_pointer, count)
+        return [*map(BytesIO(ffi.buffer(self._joined, sum(lengths))[:]).read, lengths)]
 
 
 def _own(size: int) -> tuple[Any, memoryview]:

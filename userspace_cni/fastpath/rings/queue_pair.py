@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import struct
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,8 +82,7 @@ class QueuePair:
         self.tx = tx
         self.rx = rx
         self.owner = owner
-        self._burst_lock = threading.Lock()
-        self._burst: Burst | None = None
+        self._bursts: list[Burst] = []  # those that no thread uses at the moment
 
     @property
     def longest(self) -> int:
@@ -131,16 +128,23 @@ class QueuePair:
         return received
 
     def send_frames(self, frames: Sequence[bytes | bytearray | memoryview]) -> int:
-        """Send bytes-like frames; returns how many were taken, in order. Convenient, and several times slower than `send`."""
-        if isinstance(frames, bytes | bytearray | memoryview | str):
-            raise TypeError(f"frames are sent as a sequence, [frame] for a single one, and not as {type(frames).__name__}")
-        sent = 0
-        while sent < len(frames):
-            batch = frames[sent : sent + BATCH]
-            taken = self._send_batch(batch)
-            sent += taken
-            if taken < len(batch):
-                break
+        """Send bytes-like frames; returns how many were taken, in order. Convenient, and slower than `send`."""
+        count = len(frames)
+        if not 0 < count <= BATCH:
+            return self._send_batches(frames)
+        try:
+            joined, lengths = b"".join(frames), [*map(len, frames)]
+        except TypeError:
+            _require_sequence(frames)
+            raise
+        stride = lengths[0]
+        if lengths.count(stride) != count:
+            return self._send_mixed(joined, lengths)
+        if len(joined) != count * stride:  # len() of a view is not its bytes
+            raise ValueError("frames are bytes, or views whose items are bytes")
+        sent: int = _send(self.tx, joined, stride, _equal_lengths(count, stride), count)
+        if sent < 0:
+            raise self.explain_failure(sent, "send", stride)
         return sent
 
     def receive_frames(self, limit: int = BATCH) -> list[bytes]:
@@ -148,16 +152,17 @@ class QueuePair:
 
         With headers the frames may have any length.
         """
-        frames: list[bytes] = []
-        with self._burst_lock:
+        if not 0 < limit <= BATCH:
+            return self._receive_batches(limit)
+        try:
+            burst = self._bursts.pop()
+        except IndexError:
             burst = self._large_burst()
-            while (wanted := min(limit - len(frames), BATCH)) > 0:
-                received: int = _receive(self.rx, burst.pointer, burst.stride, burst.lengths_pointer, wanted)
-                if received < 0:
-                    raise self.explain_failure(received, "receive")
-                frames += _copies(burst, received)
-                if received < wanted:
-                    break
+        received: int = _receive(self.rx, burst.pointer, burst.stride, burst.lengths_pointer, limit)
+        frames = burst.frames(received) if received > 0 else []
+        self._bursts.append(burst)
+        if received < 0:
+            raise self.explain_failure(received, "receive")
         return frames
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -220,25 +225,40 @@ class QueuePair:
             raise self.explain_failure(sent, "send", lengths[0])
         return sent
 
-    def _send_batch(self, frames: Sequence[bytes | bytearray | memoryview]) -> int:
-        count, stride = len(frames), len(frames[0])
-        if any(len(frame) != stride for frame in frames):
-            longest = max(map(len, frames))
-            mixed = Burst(count, longest, bytearray(count * longest))
-            mixed.fill(frames)  # type: ignore[arg-type]
-            return self.send(mixed, count)
-        joined = b"".join(frames)
-        if len(joined) != count * stride:  # len() of a view is not its bytes
-            raise ValueError("frames are bytes, or views whose items are bytes")
-        sent: int = _send(self.tx, joined, stride, _equal_lengths(count, stride), count)
-        if sent < 0:
-            raise self.explain_failure(sent, "send", stride)
+    def _send_batches(self, frames: Sequence[bytes | bytearray | memoryview]) -> int:
+        _require_sequence(frames)
+        sent = 0
+        while sent < len(frames):
+            batch = frames[sent : sent + BATCH]
+            taken = self.send_frames(batch)
+            sent += taken
+            if taken < len(batch):
+                break
         return sent
 
+    def _receive_batches(self, limit: int) -> list[bytes]:
+        frames: list[bytes] = []
+        while (wanted := min(limit - len(frames), BATCH)) > 0:
+            received = self.receive_frames(wanted)
+            frames += received
+            if len(received) < wanted:
+                break
+        return frames
+
+    def _send_mixed(self, joined: bytes, lengths: list[int]) -> int:
+        try:
+            burst = self._bursts.pop()
+        except IndexError:
+            burst = self._large_burst()
+        try:
+            fitting = burst if max(lengths) <= burst.stride else Burst(len(lengths), max(lengths))
+            fitting.put(joined, lengths)
+            return self.send(fitting, len(lengths))
+        finally:
+            self._bursts.append(burst)
+
     def _large_burst(self) -> Burst:
-        if self._burst is None:
-            self._burst = Burst(BATCH, lib.FP_HEADER + lib.FP_LARGEST if self.headers else LONGEST_RECEIVED)
-        return self._burst
+        return Burst(BATCH, lib.FP_HEADER + lib.FP_LARGEST if self.headers else LONGEST_RECEIVED)
 
     def _ring_fault(self, step: str, queue: Any) -> FastPathError:
         reason = REASONS.get(lib.fp_fault_of(queue), BreachReason.BAD_VALUE)
@@ -262,23 +282,12 @@ def wait_for_frames(pairs: Sequence[QueuePair], timeout_s: float | None = None) 
             raise next((pair for pair in pairs if lib.fp_fault_of(pair.rx)), first).explain_failure(result, "wait")
 
 
-def _copies(burst: Burst, count: int) -> list[bytes]:
-    """The frames as bytes; one call when all have the same length, as in most bursts."""
-    if not count:
-        return []
-    length = burst.lengths[0]
-    if burst.lengths[:count].tobytes() != ffi.buffer(_equal_lengths(count, length))[:]:
-        return burst.frames(count)
-    return list(_layout(count, length, burst.stride).unpack_from(burst.buffer))
+def _require_sequence(frames: Sequence[bytes | bytearray | memoryview]) -> None:
+    if isinstance(frames, bytes | bytearray | memoryview | str):
+        raise TypeError(f"frames are sent as a sequence, [frame] for a single one, and not as {type(frames).__name__}")
 
 
 @lru_cache(maxsize=256)
 def _equal_lengths(count: int, length: int) -> Any:
     """`count` times `length`, as C takes it. It is shared: no caller may write to it."""
     return ffi.new("uint32_t[]", [length] * count)
-
-
-@lru_cache(maxsize=256)
-def _layout(count: int, length: int, stride: int) -> struct.Struct:
-    """`count` frames of `length` bytes, `stride` bytes apart."""
-    return struct.Struct("=" + f"{length}s{stride - length}x" * (count - 1) + f"{length}s")

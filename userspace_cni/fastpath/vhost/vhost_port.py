@@ -25,7 +25,7 @@ class VhostPort(Closing):
     """A vhost-user port: `FrontEnd` or `BackEnd`. Closed at the end of a `with`.
 
     `send` and `receive` carry frames as bytes, which is convenient. `pairs` are its queue pairs: each carries bursts in buffers
-    of the caller's, which is several times faster, and has counters.
+    of the caller's, which is faster, and has counters.
     """
 
     path: str
