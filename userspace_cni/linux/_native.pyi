@@ -1,6 +1,6 @@
 # Types of the compiled extension: what the *.cdef declare. Pointers to C structures are Any.
 
-from cffi import FFI
+from _cffi_backend import FFI
 
 ffi: FFI
 
