@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "net_header.h"
+#include "segment.h"
 
 #define CHECK(what) do { if (!(what)) { fprintf(stderr, "line %d: %s\n", __LINE__, #what); exit(1); } } while (0)
 #define LONGEST 1518
@@ -19,14 +20,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 /* Judge the bytes as they are, and what passed once more by what must be true of it */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-	struct net_header header;
+	struct fp_net_header header;
 
 	if (bytes > FP_HEADER + FP_LARGEST || !fp_header_sound(data, (uint32_t)bytes, LONGEST))
 		return 0;
 	memcpy(&header, data, sizeof(header));
 	bytes -= FP_HEADER;
 	CHECK(bytes >= 14);
-	if (header.flags & NET_NEEDS_CSUM)
+	if (header.flags & FP_NEEDS_CSUM)
 		CHECK(header.csum_start >= 14 && (size_t)header.csum_start + header.csum_offset + 2 <= bytes);
 	if (!header.flags && !header.gso_type) {
 		CHECK(bytes <= LONGEST);
@@ -43,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 #ifndef LIBFUZZER
 /** struct frame - A frame that is right, to be spoiled */
 struct frame {
-	struct net_header header;
+	struct fp_net_header header;
 	uint8_t bytes[FP_LARGEST + 1];
 	uint32_t length;	/* without the header */
 };
@@ -73,43 +74,43 @@ static bool sound(void)
 /* Make the frame a large one of TCP with this many VLAN tags */
 static void large(int type, int tags, uint32_t length)
 {
-	uint32_t ip = 14 + 4 * (uint32_t)tags, tcp = ip + (type == NET_GSO_TCPV4 ? 20 : 40);
+	uint32_t ip = 14 + 4 * (uint32_t)tags, tcp = ip + (type == FP_GSO_TCP4 ? 20 : 40);
 
 	memset(&frame, 0, sizeof(frame));
 	for (int tag = 0; tag < tags; tag++)
 		frame.bytes[12 + 4 * tag] = 0x81;
-	memcpy(frame.bytes + ip - 2, type == NET_GSO_TCPV4 ? "\x08\x00\x45" : "\x86\xdd\x60", 3);
-	frame.bytes[ip + (type == NET_GSO_TCPV4 ? 9 : 6)] = 6;
+	memcpy(frame.bytes + ip - 2, type == FP_GSO_TCP4 ? "\x08\x00\x45" : "\x86\xdd\x60", 3);
+	frame.bytes[ip + (type == FP_GSO_TCP4 ? 9 : 6)] = 6;
 	frame.bytes[tcp + 12] = 0x80;
-	frame.header = (struct net_header){ NET_NEEDS_CSUM, (uint8_t)type, (uint16_t)(tcp + 32), 1400, (uint16_t)tcp, 16, 0 };
+	frame.header = (struct fp_net_header){ FP_NEEDS_CSUM, (uint8_t)type, (uint16_t)(tcp + 32), 1400, (uint16_t)tcp, 16, 0 };
 	frame.length = length;
 }
 
 /* What the kernel, guests and switches write passes */
 static void honest(void)
 {
-	large(NET_GSO_TCPV4, 0, 1514);
-	frame.header = (struct net_header){ 0 };
+	large(FP_GSO_TCP4, 0, 1514);
+	frame.header = (struct fp_net_header){ 0 };
 	CHECK(sound());
 	frame.header.hdr_len = frame.header.csum_start = 0xffff;	/* without meaning */
 	CHECK(sound());
-	frame.header = (struct net_header){ .flags = NET_NEEDS_CSUM, .csum_start = 34, .csum_offset = 16 };
+	frame.header = (struct fp_net_header){ .flags = FP_NEEDS_CSUM, .csum_start = 34, .csum_offset = 16 };
 	CHECK(sound());
-	frame.header.flags = NET_DATA_VALID;
+	frame.header.flags = FP_DATA_VALID;
 	CHECK(sound());
 	for (int tags = 0; tags < 3; tags++) {
 		static const uint32_t lengths[] = { 100, 1514, 9000, 65535, FP_LARGEST };
 
 		for (size_t i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
-			large(NET_GSO_TCPV4, tags, lengths[i]);
+			large(FP_GSO_TCP4, tags, lengths[i]);
 			CHECK(sound());
-			frame.header.gso_type |= NET_GSO_ECN;
+			frame.header.gso_type |= FP_GSO_ECN;
 			CHECK(sound());
-			large(NET_GSO_TCPV6, tags, lengths[i] < 120 ? 120 : lengths[i]);
+			large(FP_GSO_TCP6, tags, lengths[i] < 120 ? 120 : lengths[i]);
 			CHECK(sound());
 		}
 	}
-	large(NET_GSO_TCPV6, 0, 9000);	/* extension headers of 8 bytes */
+	large(FP_GSO_TCP6, 0, 9000);	/* extension headers of 8 bytes */
 	frame.bytes[20] = 0;
 	memmove(frame.bytes + 62, frame.bytes + 54, 32);
 	frame.header.csum_start = 62;
@@ -121,12 +122,12 @@ static void honest(void)
 /* Each field that lies is noticed */
 static void hostile(void)
 {
-	for (int type = NET_GSO_TCPV4; type <= NET_GSO_TCPV6; type += NET_GSO_TCPV6 - NET_GSO_TCPV4) {
+	for (int type = FP_GSO_TCP4; type <= FP_GSO_TCP6; type += FP_GSO_TCP6 - FP_GSO_TCP4) {
 		for (int tags = 0; tags < 3; tags++) {
-			uint32_t ip = 14 + 4 * (uint32_t)tags, tcp = ip + (type == NET_GSO_TCPV4 ? 20 : 40);
+			uint32_t ip = 14 + 4 * (uint32_t)tags, tcp = ip + (type == FP_GSO_TCP4 ? 20 : 40);
 
 			LIE(frame.header.gso_size = 0);
-			LIE(frame.header.gso_size = NET_GSO_LEAST - 1);
+			LIE(frame.header.gso_size = FP_GSO_LEAST - 1);
 			LIE(frame.header.gso_size = 1500);
 			LIE(frame.header.gso_size = 0xffff);
 			LIE(frame.header.hdr_len = 9001);
@@ -138,24 +139,24 @@ static void hostile(void)
 			LIE(frame.header.csum_offset = 6);
 			LIE(frame.header.csum_offset = 0xffff);
 			LIE(frame.header.flags = 0);
-			LIE(frame.header.flags = NET_DATA_VALID);
+			LIE(frame.header.flags = FP_DATA_VALID);
 			LIE(frame.header.flags |= 4);
 			LIE(frame.header.flags |= 0x80);
-			LIE(frame.header.gso_type = (uint8_t)(type == NET_GSO_TCPV4 ? NET_GSO_TCPV6 : NET_GSO_TCPV4));
-			LIE(frame.header.gso_type = NET_GSO_ECN);
+			LIE(frame.header.gso_type = (uint8_t)(type == FP_GSO_TCP4 ? FP_GSO_TCP6 : FP_GSO_TCP4));
+			LIE(frame.header.gso_type = FP_GSO_ECN);
 			LIE(frame.header.gso_type = 3);
 			LIE(frame.header.gso_type = 5);
 			LIE(frame.header.gso_type |= 0x40);
 			LIE(frame.header.gso_type = 0);		/* too long, when nothing cuts it */
-			LIE(frame.header = (struct net_header){ 0 });
-			LIE(frame.bytes[ip] = (uint8_t)(type == NET_GSO_TCPV4 ? 0x60 : 0x45));
+			LIE(frame.header = (struct fp_net_header){ 0 });
+			LIE(frame.bytes[ip] = (uint8_t)(type == FP_GSO_TCP4 ? 0x60 : 0x45));
 			LIE(frame.bytes[ip - 1] = 0x06);
 			LIE(frame.bytes[ip - 2] = 0x81);
 			LIE(frame.bytes[tcp + 12] = 0x40);
 			LIE(frame.bytes[tcp + 12] = 0xf0; frame.length = tcp + 60);
 			LIE(frame.length = FP_LARGEST + 1);
 			LIE(frame.length = tcp + 32);		/* without payload */
-			if (type == NET_GSO_TCPV4) {
+			if (type == FP_GSO_TCP4) {
 				LIE(frame.bytes[ip] = 0x46);
 				LIE(frame.bytes[ip] = 0x44);
 				LIE(frame.bytes[ip + 9] = 17);
@@ -167,16 +168,16 @@ static void hostile(void)
 				CHECK(!sound_of(length));
 		}
 	}
-	large(NET_GSO_TCPV4, 3, 9000);	/* more tags than are looked through */
+	large(FP_GSO_TCP4, 3, 9000);	/* more tags than are looked through */
 	CHECK(!sound());
-	frame.header = (struct net_header){ .flags = NET_NEEDS_CSUM, .csum_start = 34, .csum_offset = 16 };
+	frame.header = (struct fp_net_header){ .flags = FP_NEEDS_CSUM, .csum_start = 34, .csum_offset = 16 };
 	frame.length = 51;
 	CHECK(!sound());
 	frame.length = 52;
 	CHECK(sound());
 	frame.header.csum_start = 13;
 	CHECK(!sound());
-	frame.header = (struct net_header){ 0 };
+	frame.header = (struct fp_net_header){ 0 };
 	frame.length = LONGEST + 1;
 	CHECK(!sound());
 }
@@ -190,7 +191,7 @@ static void fuzz(void)
 		uint8_t *copy = malloc(FP_HEADER + length);
 
 		CHECK(copy);
-		large(rand() % 2 ? NET_GSO_TCPV4 : NET_GSO_TCPV6, rand() % 4, length);
+		large(rand() % 2 ? FP_GSO_TCP4 : FP_GSO_TCP6, rand() % 4, length);
 		for (int changes = rand() % 4; changes > 0; changes--) {
 			if (rand() % 2)
 				((uint8_t *)&frame.header)[rand() % FP_HEADER] = (uint8_t)rand();

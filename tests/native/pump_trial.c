@@ -120,7 +120,7 @@ static void begin(struct trial *trial, uint32_t capacity)
 	trial->tx = mirror_new(capacity);
 	trial->rx = mirror_new(capacity);
 	trial->tx->other = trial->rx;
-	trial->pump = fp_pump_new(trial->tap[0], trial->stop, LONGEST);
+	trial->pump = fp_pump_new(trial->tap[0], trial->stop, LONGEST, false);
 	trial->slice = 60 * (int64_t)SECOND;
 	CHECK(trial->pump);
 }
@@ -259,7 +259,7 @@ static void oversize(void)
 	for (int i = 0; i < 3; i++)
 		trial.rx->lengths[trial.rx->head++] = i == 1 ? LONGEST : 60;
 	fp_pump_free(trial.pump);
-	trial.pump = fp_pump_new(trial.tap[0], trial.stop, 1518);
+	trial.pump = fp_pump_new(trial.tap[0], trial.stop, 1518, false);
 	CHECK(trial.pump);
 	trial.slice = SECOND / 50;
 	CHECK(run(&trial) == FP_PUMP_SLICE);

@@ -11,7 +11,8 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 RINGS = HERE.parents[1] / "userspace_cni" / "fastpath" / "rings"
-SOURCES = (HERE / "pump_trial.c", RINGS / "pump.c", RINGS / "queue.c")
+PARTS = ("pump", "pump_ways", "queue", "net_header", "cut_segments", "merge_segments")
+SOURCES = (HERE / "pump_trial.c", *(RINGS / f"{name}.c" for name in PARTS))
 STRICT = ("gcc", "-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread")
 SANITIZED = (*STRICT, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 TRIALS = {

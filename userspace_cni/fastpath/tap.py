@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.fastpath._native import ffi, lib
 from userspace_cni.fastpath.fastpath_errors import Closed, FastPathError, MemoryShort
+from userspace_cni.fastpath.vhost.offloads import SEND_OFFLOADS, takes_large
+from userspace_cni.fastpath.vhost.vhost_messages import Feature
 from userspace_cni.linux.closing import Closing
 
 if TYPE_CHECKING:
@@ -39,10 +41,20 @@ ETHERNET: Final = 14 + 4
 _TUNSETIFF: Final = 0x400454CA
 _TUNSETPERSIST: Final = 0x400454CB
 _TUNSETCARRIER: Final = 0x400454E2
+_TUNSETOFFLOAD: Final = 0x400454D0
+_TUNSETVNETHDRSZ: Final = 0x400454D8
 _IFF_TAP: Final = 0x0002
 _IFF_NO_PI: Final = 0x1000
+_IFF_VNET_HDR: Final = 0x4000
 _IFF_TUN_EXCL: Final = 0x8000
 _IFREQ: Final = struct.Struct("16sH22x")
+_TUN_OFFLOADS: Final = {
+    Feature.NET_CSUM: 0x01,
+    Feature.NET_HOST_TSO4: 0x02,
+    Feature.NET_HOST_TSO6: 0x04,
+    Feature.NET_HOST_ECN: 0x08,
+}
+"""TUN_F_*: what the kernel may leave to who reads the tap."""
 
 
 class TapRefused(FastPathError):
@@ -60,19 +72,23 @@ class NoTapDevice(TapRefused):
 class Tap(Closing):
     """A tap in the network namespace of the calling thread, down and without carrier; `close` removes it.
 
-    `name`: as given; when that is empty or has a `%d` in it, the kernel chooses.
+    `name`: as given; when that is empty or has a `%d` in it, the kernel chooses. `headers`: what is read and written begins with
+    the 12 bytes of a virtio header, as offloads need.
     """
 
     _fd = -1
 
-    def __init__(self, name: str = "") -> None:
+    def __init__(self, name: str = "", *, headers: bool = False) -> None:
         step = f"making the tap {name}" if name else "making a tap"
         if len(os.fsencode(name)) > NAME_MAX:
             raise TapRefused(step, f"the name is longer than {NAME_MAX} bytes")
+        self.headers = headers
         self._fd = _device(step)
         try:
-            flags = _IFF_TAP | _IFF_NO_PI | _IFF_TUN_EXCL
+            flags = _IFF_TAP | _IFF_NO_PI | _IFF_TUN_EXCL | (_IFF_VNET_HDR if headers else 0)
             answer = fcntl.ioctl(self._fd, _TUNSETIFF, _IFREQ.pack(os.fsencode(name), flags))
+            if headers:
+                fcntl.ioctl(self._fd, _TUNSETVNETHDRSZ, struct.pack("i", lib.FP_HEADER))
         except OSError as error:
             fd, self._fd = self._fd, -1
             os.close(fd)
@@ -96,6 +112,17 @@ class Tap(Closing):
         with suppress(OSError):
             fcntl.ioctl(self.fileno(), _TUNSETCARRIER, struct.pack("i", present))
 
+    def set_offloads(self, features: Feature) -> None:
+        """Have the kernel leave to us what these offloads let a front-end leave to the other side; the rest it does itself.
+
+        For a tap with headers. Raises TapRefused; TapGone where the link was deleted meanwhile.
+        """
+        wanted = sum(bit for feature, bit in _TUN_OFFLOADS.items() if feature & features)
+        try:
+            fcntl.ioctl(self.fileno(), _TUNSETOFFLOAD, wanted)
+        except OSError as error:
+            raise self._refused("setting offloads of", error) from error
+
     def keep(self) -> None:
         """Have the kernel keep the link when this is closed: another program may open it by its name then.
 
@@ -104,8 +131,11 @@ class Tap(Closing):
         try:
             fcntl.ioctl(self.fileno(), _TUNSETPERSIST, 1)
         except OSError as error:
-            refused = TapGone if error.errno == errno.EBADFD else TapRefused
-            raise refused(f"keeping the tap {self.name}", error.strerror or str(error)) from error
+            raise self._refused("keeping", error) from error
+
+    def _refused(self, doing: str, error: OSError) -> TapRefused:
+        refused = TapGone if error.errno == errno.EBADFD else TapRefused
+        return refused(f"{doing} the tap {self.name}", error.strerror or str(error))
 
     def close(self) -> None:
         """Remove the tap, with its addresses and routes, unless it is kept. May be called again."""
@@ -173,7 +203,8 @@ class Pump(Closing):
     """Carries frames between `tap` and one queue pair after another. One thread runs it; any may stop it or read `carried`.
 
     `tap`: its descriptor has to be non-blocking, and a read or a write one frame. `mtu`: of the tap, bytes; longer frames are
-    dropped.
+    dropped. With a tap that has headers, the queue pairs must have them, too: TCP segments of the other side are merged for the
+    kernel, and the kernel's large frames are cut unless the other side takes them.
     """
 
     def __init__(self, tap: Tap, mtu: int = 1500) -> None:
@@ -181,11 +212,22 @@ class Pump(Closing):
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._running = threading.Lock()
         self._closing = threading.RLock()  # reentrant: a signal's handler may call stop() during a stop() of the same thread
-        pump = lib.fp_pump_new(tap.fileno(), self._stop, mtu + ETHERNET)
+        pump = lib.fp_pump_new(tap.fileno(), self._stop, mtu + ETHERNET, tap.headers)
         if pump == ffi.NULL:
             os.close(self._stop)
             raise MemoryShort("making a pump", f"no memory for frames of {mtu} bytes")
         self._pump: Any = ffi.gc(pump, lib.fp_pump_free)
+
+    def follow(self, features: Feature) -> None:
+        """Set the tap's offloads, and whether large frames are cut here, by what was agreed on; no run may be under way.
+
+        Frames that the kernel gave for another agreement are dropped. Does nothing without headers. Raises TapRefused, TapGone.
+        """
+        if not self._tap.headers:
+            return
+        cuts = not takes_large(features)
+        self._tap.set_offloads(SEND_OFFLOADS if cuts else features)
+        lib.fp_pump_cut(self._pump, cuts)
 
     def run(self, pair: QueuePair, slice_s: float = 0.5) -> PumpEnd:
         """Carry frames for `slice_s` seconds, without the GIL; returns why it ended.
@@ -196,6 +238,8 @@ class Pump(Closing):
         if self._stop < 0:
             raise Closed("running the pump", "it is closed")
         tx, rx, owner = pair.tx, pair.rx, pair.owner
+        if pair.headers != self._tap.headers:
+            raise ValueError("tap and queue pair: frames of both have headers, or of neither")
         if not self._running.acquire(blocking=False):
             raise FastPathError("running the pump", "it runs already, in another thread", "a pump for each thread")
         try:

@@ -24,8 +24,9 @@ from typing import Final
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.errors import BadRequest, Unavailable, UserspaceError
 from userspace_cni.fastpath.fastpath_errors import FastPathError, SocketRefused
-from userspace_cni.fastpath.tap import ETHERNET, DirectionCounts, Pump, PumpCounts, PumpEnd, Tap
+from userspace_cni.fastpath.tap import ETHERNET, DirectionCounts, Pump, PumpCounts, PumpEnd, Tap, TapGone
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener, FrontEndOptions
+from userspace_cni.fastpath.vhost.offloads import NO_OFFLOADS, OFFLOADS, takes_large
 from userspace_cni.fastpath.vhost.socket_paths import SocketAccess, is_alive
 from userspace_cni.host.netlink.own_link import LinkSettings, set_up
 from userspace_cni.linux.unix_sockets import connections_here
@@ -61,7 +62,7 @@ class DesiredTap:
     """The tap to make. `name` "" lets the kernel choose, `mac` "" too; `mtu` in bytes; `addresses` with prefix length.
 
     `socket_mode`: of a socket that we make; the switch's user must be able to write to it. `force`: take the port from a
-    connected program, which is cut off then.
+    connected program, which is cut off then. `offloads`: have the kernel send and receive TCP in large frames.
     """
 
     socket: str
@@ -72,6 +73,7 @@ class DesiredTap:
     addresses: tuple[str, ...] = ()
     socket_mode: int = SocketAccess.mode
     force: bool = False
+    offloads: bool = True
 
     def overriding(self, other: DesiredTap) -> DesiredTap:
         """Return the values that are given here, and the rest from `other`."""
@@ -84,6 +86,7 @@ class DesiredTap:
             addresses=self.addresses or other.addresses,
             socket_mode=self.socket_mode,
             force=self.force,
+            offloads=self.offloads,
         )
 
 
@@ -174,10 +177,11 @@ class TapBridge:
         """
         wanted = self.wanted
         mtu = wanted.mtu or DEFAULT_MTU
-        options = FrontEndOptions(room=mtu + ETHERNET, mergeable=True, queue_size=_queue_size(mtu))
+        offloads = OFFLOADS if wanted.offloads else NO_OFFLOADS
+        options = FrontEndOptions(room=mtu + ETHERNET, mergeable=True, queue_size=_queue_size(mtu), offloads=offloads)
         self.mode = self._decided()
         with ExitStack() as stack:
-            tap = stack.enter_context(Tap(wanted.name))
+            tap = stack.enter_context(Tap(wanted.name, headers=wanted.offloads))
             self.name = tap.name
             pump = self._pump = stack.enter_context(Pump(tap, mtu))
             source = _AttachAsServer if self.mode is TapMode.SERVER else _AttachAsClient
@@ -229,9 +233,13 @@ class TapBridge:
                     self._carry(tap, pump, front)
 
     def _carry(self, tap: Tap, pump: Pump, front: FrontEnd) -> None:
-        """Carry frames until the other side hangs up, or we stop."""
+        """Carry frames until the other side hangs up, or we stop. It may offer other offloads than the one before it."""
+        try:
+            pump.follow(front.features)
+        except TapGone as error:
+            raise _gone(tap) from error
         tap.set_carrier(present=True)
-        self.on_change(TapNews(TapState.READY, f"process {front.peer.pid}"))
+        self.on_change(TapNews(TapState.READY, f"process {front.peer.pid}{_large_frames(front)}"))
         end, why = PumpEnd.SLICE, "the switch has hung up"
         try:
             while end is PumpEnd.SLICE:
@@ -239,10 +247,21 @@ class TapBridge:
         except FastPathError as error:
             why = str(error)
         if end is PumpEnd.TAP_GONE:
-            raise UserspaceError(f"link {tap.name}: it is gone", "another process has deleted it: ip link")
+            raise _gone(tap)
         tap.set_carrier(present=False)
         if not self._stop.is_set():
             self.on_change(TapNews(TapState.LOST, why))
+
+
+def _large_frames(front: FrontEnd) -> str:
+    """What becomes of the kernel's large frames, to be told."""
+    if not front.pairs[0].headers:
+        return ""
+    return f"; it takes {'large frames' if takes_large(front.features) else 'no large frames: they are cut here'}"
+
+
+def _gone(tap: Tap) -> UserspaceError:
+    return UserspaceError(f"link {tap.name}: it is gone", "another process has deleted it: ip link")
 
 
 def _queue_size(mtu: int) -> int:

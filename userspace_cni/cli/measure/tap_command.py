@@ -121,6 +121,13 @@ def _octal(_: click.Context, __: click.Parameter, text: str) -> int:
     help="server: who may connect to the socket; 0666 for an OVS that does not run as root.",
 )
 @click.option("--force", is_flag=True, help="client: take the port from a program that is connected to it, which is cut off.")
+@click.option(
+    "--no-offloads",
+    "offloads",
+    flag_value=False,
+    default=True,
+    help="Have the kernel send and receive each TCP segment as a frame of its own, with its checksum.",
+)
 @click.option("--json", "as_json", is_flag=True, help="A JSON object for each change, a line each.")
 def tap_command(as_json: bool, **options: Any) -> None:
     """Carry frames between a link of the kernel and a vhost-user SOCKET, until SIGTERM or Ctrl-C.
@@ -217,7 +224,7 @@ def _bridge(options: dict[str, Any], reporter: _Reporter) -> TapBridge:
     """Make the bridge that the options and the pod's document ask for."""
     from userspace_cni.tap.tap_forwarding import DesiredTap, TapBridge, TapMode, of_pod, sources_of
 
-    given = ("socket", "name", "mac", "mtu", "addresses", "socket_mode", "force")
+    given = ("socket", "name", "mac", "mtu", "addresses", "socket_mode", "force", "offloads")
     wanted: DesiredTap = DesiredTap(mode=TapMode(options["mode"]), **{key: options[key] for key in given})
     told_by = {
         option: options[key] for option, key in (("interface", "interface"), ("annotations", "annotations"), ("dir", "directory"))

@@ -5,9 +5,11 @@
  *
  * A tap takes and gives one frame per system call, half a microsecond each, while a ring takes a burst for little more than the
  * cost of one frame. So up to FP_PUMP_BATCH frames are read from the tap before one fp_send() sends them, and one fp_receive() is
- * followed by as many writes. In between each frame lies in a buffer of our own, without its virtio header, which would be empty
- * because nothing is offloaded. That copy was measured as 5 % (out) to 11 % (in) of the cost of a frame of 1500 bytes, and less for
- * shorter ones. If the kernel read and wrote the ring's own buffers, that would save little and bind the pump to one kind of queue.
+ * followed by as many writes. In between each frame lies in a buffer of our own. That copy was measured as 5 % (out) to 11 % (in) of
+ * the cost of a frame of 1500 bytes, and less for shorter ones. If the kernel read and wrote the ring's own buffers, that would save
+ * little and bind the pump to one kind of queue.
+ *
+ * With headers, frames of tap and ring begin with their virtio header, and the kernel's TCP frames may have 64 KiB: see pump_ways.c.
  *
  * The pump never waits for one side while the other one has frames. When the ring is full, the frames of the last read are kept
  * for @hold_ns, so that no frames are lost when the switch's thread was off its core for a moment: meanwhile the tap's own queue
@@ -31,6 +33,7 @@
 
 #include "clock.h"
 #include "pump.h"
+#include "pump_ways.h"
 
 #define SPIN_MIN_NS	2000		/* shortest time to look for frames before a sleep */
 #define SPIN_MAX_NS	20000
@@ -38,42 +41,39 @@
 #define RETRY_NS	50000		/* until a full ring is tried again, when there is nothing else to do */
 #define LOOK_NS		1000000		/* how often a busy pump checks the events that end a run */
 #define SLACK		64		/* bytes of room beyond the longest frame, to recognise a longer one */
+#define LARGE_BASE	65536		/* see stride_of() */
 
 /**
- * read_frame() - Call read(2) without libc's point of cancellation, which costs time per frame in a process of several threads
- * @tap:	Tap
- * @frame:	Room for the frame
- * @size:	Bytes of room
+ * stride_of() - Choose the distance of frames in the buffers
+ * @longest:	Bytes of the longest frame that is carried
+ * @headers:	Whether frames have headers, and may be large
  *
- * Return: bytes of the frame, cut off at @size; -1 with errno set
+ * Of the room for a large frame a small one touches the beginning alone. If these were 64 KiB apart, all would fall into the same few
+ * sets of a cache.
+ *
+ * Return: bytes, whole cache lines
  */
-static ssize_t read_frame(int tap, uint8_t *frame, size_t size)
+static uint32_t stride_of(uint32_t longest, bool headers)
 {
-	return syscall(SYS_read, tap, frame, size);
+	uint32_t stride = (longest + (headers ? FP_HEADER : 0) + SLACK + FP_LINE - 1) / FP_LINE * FP_LINE;
+
+	return headers ? LARGE_BASE + stride : stride;
 }
 
-/**
- * write_frame() - Call write(2) in the same way
- * @tap:	Tap
- * @frame:	Frame
- * @size:	Its bytes
- *
- * Return: bytes written, -1 with errno set
- */
-static ssize_t write_frame(int tap, const uint8_t *frame, size_t size)
-{
-	return syscall(SYS_write, tap, frame, size);
-}
+_Static_assert(FP_HEADER + FP_LARGEST < LARGE_BASE + SLACK, "a longer frame is recognised");
 
 /**
  * fp_pump_new() - Make the pump of one tap
  * @tap:	File of the tap, non-blocking
  * @stop:	eventfd that ends runs when it is written
- * @longest:	Bytes of the longest frame that is carried
+ * @longest:	Bytes of the longest frame that is carried, without a header and unless it is to be cut
+ * @headers:	Whether frames have headers: of a tap with IFF_VNET_HDR and TUNSETVNETHDRSZ of FP_HEADER, and of the queues
+ *
+ * The kernel gives memory when it is touched: with headers a few large frames at a time are under way, see pump_ways.c.
  *
  * Return: the pump, to be given to fp_pump_free(); NULL: no memory
  */
-struct fp_pump *fp_pump_new(int tap, int stop, uint32_t longest)
+struct fp_pump *fp_pump_new(int tap, int stop, uint32_t longest, bool headers)
 {
 	struct fp_pump *pump = calloc(1, sizeof(*pump));
 
@@ -82,12 +82,18 @@ struct fp_pump *fp_pump_new(int tap, int stop, uint32_t longest)
 
 	pump->tap = tap;
 	pump->stop = stop;
-	pump->stride = (longest + SLACK + FP_LINE - 1) / FP_LINE * FP_LINE;
+	pump->longest = longest;
+	pump->headers = headers;
+	pump->cuts = headers;
+	pump->stride = stride_of(longest, headers);
+	pump->capacity = FP_PUMP_BATCH;
 	pump->spin_max_ns = SPIN_MAX_NS;
 	pump->hold_ns = HOLD_NS;
 	pump->up = aligned_alloc(FP_LINE, (size_t)FP_PUMP_BATCH * pump->stride);
-	pump->down = aligned_alloc(FP_LINE, (size_t)FP_PUMP_BATCH * pump->stride);
-	if (pump->up && pump->down)
+	pump->down = aligned_alloc(FP_LINE, (size_t)FP_PUMP_DOWN_BATCH * pump->stride);
+	pump->large = headers ? aligned_alloc(FP_LINE, pump->stride) : NULL;
+	pump->merge = headers ? malloc(sizeof(*pump->merge)) : NULL;
+	if (pump->up && pump->down && (!headers || (pump->large && pump->merge)))
 		return pump;
 
 	fp_pump_free(pump);
@@ -105,138 +111,26 @@ void fp_pump_free(struct fp_pump *pump)
 
 	free(pump->up);
 	free(pump->down);
+	free(pump->large);
+	free(pump->merge);
 	free(pump);
 }
 
 /**
- * read_tap() - Read up to a batch of frames from the tap
- * @pump:	Pump that holds no frames
- * @room:	Longest frame that can be sent, bytes
+ * fp_pump_cut() - Say whether large frames of the tap are cut, for a ring whose other side takes none
+ * @pump:	Pump with headers, which does not run; a new one cuts
+ * @cuts:	Whether
  *
- * Return: frames read, which the pump now holds; -ENODEV: the tap is gone
+ * Frames that are held for the former ring are dropped: they may be too large for the next one.
  */
-static int read_tap(struct fp_pump *pump, uint32_t room)
+void fp_pump_cut(struct fp_pump *pump, bool cuts)
 {
-	uint32_t count = 0, tries;
-
-	if (room > pump->stride - 1)
-		room = pump->stride - 1;
-
-	for (tries = 0; tries < FP_PUMP_BATCH; tries++) {
-		ssize_t length = read_frame(pump->tap, pump->up + (size_t)count * pump->stride, pump->stride);
-
-		if (length > (ssize_t)room || (length > 0 && length < FP_SHORTEST)) {
-			pump->to_ring.dropped++;
-		} else if (length > 0) {
-			pump->up_lengths[count++] = (uint32_t)length;
-		} else {
-			if (!count && (!length || (errno != EAGAIN && errno != EINTR)))
-				return -ENODEV;
-			break;
-		}
-	}
-
-	pump->first = 0;
-	pump->held = count;
-	return (int)count;
-}
-
-/**
- * drop_held() - Drop the frames that the pump holds
- * @pump:	Pump
- */
-static void drop_held(struct fp_pump *pump)
-{
+	if (cuts == pump->cuts)
+		return;
+	pump->cuts = cuts;
+	pump->cut.more = false;
 	pump->to_ring.dropped += pump->held;
 	pump->held = 0;
-}
-
-/**
- * to_ring() - Carry a batch from the tap to the ring
- * @pump:	Pump
- * @tx:		Queue to send with
- * @now:	Time, nanoseconds
- *
- * Return: frames that were moved, or dropped; 0: nothing to do now; negative: errno of the queue, -ENODEV for the tap
- */
-static int to_ring(struct fp_pump *pump, struct fp_queue *tx, int64_t now)
-{
-	uint32_t end, i;
-	int count;
-
-	if (!pump->held) {
-		count = read_tap(pump, tx->room);
-		if (count <= 0)
-			return count;
-	}
-
-	count = fp_send(tx, pump->up + (size_t)pump->first * pump->stride, pump->stride, pump->up_lengths + pump->first, pump->held);
-	if (count < 0)
-		return count;
-
-	for (i = pump->first, end = pump->first + (uint32_t)count; i < end; i++)
-		pump->to_ring.bytes += pump->up_lengths[i];
-	pump->to_ring.frames += (uint32_t)count;
-	pump->first += (uint32_t)count;
-	pump->held -= (uint32_t)count;
-
-	if (count || !pump->held) {
-		pump->full_since = 0;
-	} else if (!pump->full_since) {
-		pump->full_since = now;
-	} else if (now - pump->full_since >= pump->hold_ns) {
-		count = (int)pump->held;
-		drop_held(pump);
-	}
-	return count;
-}
-
-/**
- * oversize_of() - Count the frames that were longer than our buffers, as the port's MTU is larger than the tap's
- * @rx:		Queue that receives
- *
- * Return: how many since the queue was made
- */
-static uint64_t oversize_of(const struct fp_queue *rx)
-{
-	return __atomic_load_n(&rx->counters.oversize, __ATOMIC_RELAXED);
-}
-
-/**
- * to_tap() - Carry a batch from the ring to the tap
- * @pump:	Pump
- * @rx:		Queue to receive with
- *
- * Return: frames that were moved, or dropped; negative: errno of the queue, -ENODEV for the tap
- */
-static int to_tap(struct fp_pump *pump, struct fp_queue *rx)
-{
-	int count = fp_receive(rx, pump->down, pump->stride, pump->down_lengths, FP_PUMP_BATCH);
-	uint64_t oversize = oversize_of(rx);
-	int i;
-
-	pump->to_tap.dropped += oversize - pump->oversize;
-	pump->oversize = oversize;
-
-	for (i = 0; i < count; i++) {
-		const uint8_t *frame = pump->down + (size_t)i * pump->stride;
-		ssize_t written;
-
-		do {
-			written = write_frame(pump->tap, frame, pump->down_lengths[i]);
-		} while (written < 0 && errno == EINTR);
-
-		if (written >= 0) {
-			pump->to_tap.frames++;
-			pump->to_tap.bytes += pump->down_lengths[i];
-		} else {
-			/* EIO: the tap is down. EBADFD: it was deleted */
-			pump->to_tap.dropped++;
-			if (errno == EBADFD || errno == EPIPE || errno == ECONNRESET)
-				return -ENODEV;
-		}
-	}
-	return count;
 }
 
 /**
@@ -323,10 +217,10 @@ static int carry(struct fp_pump *pump, struct fp_queue *tx, struct fp_queue *rx,
 	for (;;) {
 		int up, down, found;
 
-		up = to_ring(pump, tx, now);
+		up = fp_pump_to_ring(pump, tx, now);
 		if (up < 0)
 			return up;
-		down = to_tap(pump, rx);
+		down = fp_pump_to_tap(pump, rx);
 		if (down < 0)
 			return down;
 
@@ -382,17 +276,20 @@ static int watch(int ready, int fd, uint32_t events)
  *
  * Frames that are held at the end are sent by the next run, or dropped when its ring takes none.
  *
- * Return: enum fp_pump_end; negative: errno of a queue, as fp_send() and fp_receive(), or of epoll_ctl(2)
+ * Return: enum fp_pump_end; negative: errno of a queue, as fp_send() and fp_receive(), or of epoll_ctl(2); -EINVAL: only one of pump
+ *	   and queues has headers
  */
 int fp_pump_run(struct fp_pump *pump, struct fp_queue *tx, struct fp_queue *rx, int control, int wake, int64_t slice_ns)
 {
 	const int ends[] = { control, wake };
-	int ready = epoll_create1(EPOLL_CLOEXEC), found;
+	int ready, found;
 
-	if (ready < 0)
+	if (tx->headers != pump->headers || rx->headers != pump->headers)
+		return -EINVAL;
+	if ((ready = epoll_create1(EPOLL_CLOEXEC)) < 0)
 		return -errno;
 
-	pump->oversize = oversize_of(rx);
+	pump->oversize = fp_pump_oversize(rx);
 	if ((found = watch(ready, pump->tap, EPOLLIN)) == 0 && (found = watch(ready, pump->stop, EPOLLIN)) == 0 &&
 	    (found = watch(ready, wake, EPOLLIN)) == 0 && (found = watch(ready, control, EPOLLRDHUP)) == 0)
 		found = carry(pump, tx, rx, ends, ready, slice_ns);

@@ -53,6 +53,12 @@ def sends_large(features: Feature) -> bool:
     return bool(features & _SEND_TSO)
 
 
+def takes_large(features: Feature) -> bool:
+    """Whether the other side takes all that a kernel may leave to its link: checksums, and large frames of both IPs."""
+    needed = Feature.NET_CSUM | _SEND_TSO
+    return features & needed == needed
+
+
 def without_large(wanted: Feature) -> Feature:
     """`wanted` for a front-end whose queues have no buffers for large frames to send."""
     return wanted & ~(_SEND_TSO | Feature.NET_HOST_ECN)
