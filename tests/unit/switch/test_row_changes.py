@@ -35,6 +35,10 @@ def test_what_ovs_vswitchd_writes() -> None:
     """An interface that was opened, its MTU and its peer are no loss; one that could not be opened is."""
     for column, value in {"ofport": [], "mtu": [], "link_state": ["up"], "status": {}, "error": ["failed"]}.items():
         assert told("Interface", "update", ROW, **{column: value}) == []
+    opened: dict[str, Any] = {each: [] for each in ("ofport", "admin_state", "ifindex", "mac_in_use", "mtu", "link_state")}
+    assert told("Interface", "update", ROW, **opened) == []  # all of it in one message, after each ADD
+    for column, former in {"admin_state": ["up"], "ifindex": [7], "mac_in_use": ["02:00:00:00:00:01"]}.items():
+        assert told("Interface", "update", ROW, **{column: former}) == [("", OURS)]
     for column, closed in CLOSED.items():
         assert told("Interface", "update", {**ROW, column: closed}, **{column: ROW[column]}) == [("", OURS)]
     assert told("Interface", "update", {**ROW, "ofport": []}, ofport=[3]) == []

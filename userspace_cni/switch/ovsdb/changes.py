@@ -17,6 +17,8 @@ _SHARED: Final = frozenset({"ports", "mirrors"})
 """Columns of Bridge that change with each port, whose own rows are told."""
 _TOLD: Final = frozenset({"link_state", "status", "mtu", "ofport", "error"})
 """Columns of Interface that ovs-vswitchd writes."""
+_OPENING: Final = frozenset({"admin_state", "ifindex", "mac_in_use"})
+"""What it says beside when it has opened the interface: these columns have no value before. Another value later is a change."""
 _OF_PORTS: Final = ("Port", "Interface", "QoS", "Queue", "Mirror")
 _MARKS: Final = "external_ids"
 
@@ -46,14 +48,14 @@ def read_changes(table: str, event: str, value: Value, changed: Collection[str],
     if table == "Bridge":
         if event != ROW_UPDATE or not _SHARED.issuperset(changed):
             yield value("name"), {}
-    elif table in _OF_PORTS and event != ROW_CREATE and (event == ROW_DELETE or _matters(table, value, changed)):
+    elif table in _OF_PORTS and event != ROW_CREATE and (event == ROW_DELETE or _matters(table, value, changed, former)):
         for marks in (value(_MARKS), former(_MARKS) if _MARKS in changed else None):
             if marks:
                 yield "", marks
 
 
-def _matters(table: str, value: Value, changed: Collection[str]) -> bool:
+def _matters(table: str, value: Value, changed: Collection[str], former: Value) -> bool:
     """Whether an update says more than that ovs-vswitchd has opened the interface, or what its peer does."""
-    if table != "Interface" or not _TOLD.issuperset(changed):
+    if table != "Interface" or any(each not in _TOLD and (each not in _OPENING or former(each)) for each in changed):
         return True
     return not {"ofport", "error"}.isdisjoint(changed) and (bool(value("error")) or value("ofport") == [-1])
