@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import compress
 from typing import Final
 
 from userspace_cni.base.errors import InvalidConfig
@@ -69,10 +70,12 @@ def _no_vlans(item: object, where: str) -> InvalidConfig:
 
 def vlans_of(ranges: Iterable[range]) -> tuple[int, ...]:
     """All VLANs of the ranges, in order. Each may be of all VLANs, and there may be as many: none is gone through one by one."""
+    if not (named := list(ranges)):
+        return ()
     found = bytearray(VLAN_MAX + 1)
-    for each in ranges:
+    for each in named:
         found[each.start : each.stop] = b"\1" * len(each)
-    return tuple(vlan for vlan, there in enumerate(found) if there)
+    return tuple(compress(range(VLAN_MAX + 1), found))
 
 
 def list_carried_vlans(vlan: Vlan) -> frozenset[int] | None:
