@@ -53,13 +53,19 @@ struct end {
 
 /** struct kind - What was negotiated */
 struct kind {
+	bool packed;
 	bool in_order;
 	bool mergeable;
 };
 
-static const struct kind kinds[] = { { true, false }, { false, false }, { true, true }, { false, true } };
+static const struct kind kinds[] = {
+	{ false, true, false }, { false, false, false }, { false, true, true }, { false, false, true },
+	{ true, true, false }, { true, false, false }, { true, true, true }, { true, false, true },
+};
 
-#define EACH_KIND(kind) for (const struct kind *kind = kinds; kind < kinds + sizeof(kinds) / sizeof(*kinds); kind++)
+#define KINDS (sizeof(kinds) / sizeof(*kinds))
+
+#define EACH_KIND(kind) for (const struct kind *kind = kinds; kind < kinds + KINDS; kind++)
 
 /* Poison what neither side may touch, and check where each buffer is */
 static inline void fence_off(const struct end *end)
@@ -69,8 +75,8 @@ static inline void fence_off(const struct end *end)
 	fp_driver_rings(end->queue, rings);
 	ASAN_POISON_MEMORY_REGION(end->memory, end->bytes);
 	ASAN_UNPOISON_MEMORY_REGION((uint8_t *)(uintptr_t)rings[0], end->size * 16);
-	ASAN_UNPOISON_MEMORY_REGION((uint8_t *)(uintptr_t)rings[1], 4 + end->size * 2);
-	ASAN_UNPOISON_MEMORY_REGION((uint8_t *)(uintptr_t)rings[2], 4 + end->size * 8);
+	ASAN_UNPOISON_MEMORY_REGION((uint8_t *)(uintptr_t)rings[1], 4 + (end->peer.packed ? 0 : end->size * 2));
+	ASAN_UNPOISON_MEMORY_REGION((uint8_t *)(uintptr_t)rings[2], 4 + (end->peer.packed ? 0 : end->size * 8));
 	for (uint32_t id = 0; id < end->size; id++) {
 		uint8_t *header = peer_address(&end->peer, (uint16_t)id);
 
@@ -83,10 +89,20 @@ static inline void fence_off(const struct end *end)
 /* Attach the queue anew as @kind says, with eventfds for both directions or -1, and start it */
 static inline void attach_events(struct end *end, const struct kind *kind, int kick, int call)
 {
+	struct peer split = { 0 };
+
 	ASAN_UNPOISON_MEMORY_REGION(end->memory, end->bytes);
 	fp_stop(end->queue);
-	fp_driver_attach(end->queue, kind->in_order, kind->mergeable, kick, call);
-	peer_attach(&end->peer, end->queue, end->size, !kind->in_order);
+	fp_driver_attach(end->queue, false, true, false, -1, -1);	/* a split ring tells where the buffers are */
+	peer_attach(&split, end->queue, end->size, false, false);
+	peer_attach(&end->peer, end->queue, end->size, kind->packed, !kind->in_order);
+	for (uint32_t id = 0; id < end->size; id++) {
+		end->peer.buffers[id].address = peer_address(&split, (uint16_t)id);
+		end->peer.buffers[id].length = peer_length(&split, (uint16_t)id);
+	}
+	free(split.held);
+	free(split.buffers);
+	fp_driver_attach(end->queue, kind->packed, kind->in_order, kind->mergeable, kick, call);
 	fence_off(end);
 	fp_start(end->queue);
 }
@@ -115,6 +131,7 @@ static inline void unmake(struct end *end)
 	fp_close(end->queue);
 	fp_driver_free(end->queue);
 	free(end->peer.held);
+	free(end->peer.buffers);
 	ASAN_UNPOISON_MEMORY_REGION(end->memory, end->bytes);
 	free(end->memory);
 }

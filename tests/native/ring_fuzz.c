@@ -21,6 +21,39 @@ static uint32_t draw(struct input *input, uint32_t below)
 	return value % below;
 }
 
+/* Write something into a packed ring as the other side may, mostly nearly right */
+static void scribble_packed(struct end *end, struct input *input)
+{
+	struct peer *peer = &end->peer;
+	uint16_t index = (uint16_t)(peer->done + draw(input, 4));
+	uint8_t *header = peer_address(peer, (uint16_t)draw(input, end->size));
+
+	switch (draw(input, 7)) {
+	case 0:
+		peer_use(peer, draw(input, end->size + 2), draw(input, end->room + 80));
+		break;
+	case 1:
+		peer_use_lump(peer, draw(input, end->size), draw(input, end->room), 1 + draw(input, end->size));
+		break;
+	case 2:
+		peer_flag(peer, index, peer_turn(peer, index, draw(input, 2)));
+		break;
+	case 3:
+		peer_flag(peer, index, (uint16_t)draw(input, 65536));
+		break;
+	case 4:
+		__atomic_store_n(peer_tail(peer, index), (uint64_t)draw(input, 65536) << 48 | (0 - (uint64_t)draw(input, 20)) >> 16,
+				 __ATOMIC_RELAXED);
+		break;
+	case 5:
+		header[10 + draw(input, 2)] = (uint8_t)draw(input, 3);
+		break;
+	default:
+		*(uint16_t *)(peer->used + 2) = (uint16_t)draw(input, 4);
+	}
+	peer_publish(peer);
+}
+
 /* Write something as the other side may, mostly nearly right */
 static void scribble(struct end *end, struct input *input)
 {
@@ -101,7 +134,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
 	struct input input = { data, bytes };
-	const struct kind *kind = &kinds[draw(&input, 4)];
+	const struct kind *kind = &kinds[draw(&input, KINDS)];
 	bool transmit = draw(&input, 2);
 	struct end end = make(2u << draw(&input, 6), 64 + draw(&input, 100), transmit);
 	uint8_t *frames = calloc(16, 300);
@@ -113,7 +146,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	while (input.left) {
 		switch (draw(&input, 8)) {
 		case 0:
-			scribble(&end, &input);
+			if (kind->packed)
+				scribble_packed(&end, &input);
+			else
+				scribble(&end, &input);
 			break;
 		case 1: case 2: case 3:
 			behave(&end, &input);

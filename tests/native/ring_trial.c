@@ -19,6 +19,7 @@ static void one(struct end *out, struct end *in, const struct kind *kind, uint32
 	CHECK(fp_receive(in->queue, received, length, &got, 1) == 1);
 	CHECK(got == length && !memcmp(sent, received, length));
 	CHECK(fp_receive(in->queue, received, length, &got, 1) == 0);
+	CHECK(!out->peer.misplaced && !in->peer.misplaced);
 	free(sent);
 	free(received);
 }
@@ -81,6 +82,7 @@ static void wrap_with(uint32_t size, const struct kind *kind, uint32_t frames_wa
 		expected = compare(frames, 512, lengths, count, expected);
 	}
 	CHECK(in.queue->counters.frames == expected && out.queue->counters.frames == next);
+	CHECK(!out.peer.misplaced && !in.peer.misplaced);
 	free(frames);
 	unmake(&out);
 	unmake(&in);
@@ -93,9 +95,11 @@ static void wrap(void)
 		wrap_with(8, kind, 66000);
 		wrap_with(256, kind, 66000);
 	}
-	wrap_with(2, &kinds[0], 66000);
-	wrap_with(32768, &kinds[0], 140000);
-	wrap_with(32768, &kinds[1], 140000);
+	for (unsigned int i = 0; i < KINDS; i += 4) {
+		wrap_with(2, &kinds[i], 66000);
+		wrap_with(32768, &kinds[i], 140000);
+		wrap_with(32768, &kinds[i + 1], 140000);
+	}
 }
 
 /* A full ring takes what fits, counts the rest, and goes on when room comes back; impossible lengths are refused */
@@ -144,6 +148,7 @@ static void oversize(void)
 		uint32_t lengths[8];
 
 		attach(&in, kind);
+		in.peer.lumps = false;
 		for (uint32_t number = 0; number < 6; number++) {
 			uint32_t length = number % 2 ? 500 : 200;
 
@@ -174,10 +179,21 @@ static void oversize(void)
 	}
 }
 
-/** enum lie - What the other side may write */
+/** enum lie - What the other side may write; of a packed ring the first two are flags of the other turn: used, and available */
 enum lie {
 	JUMP_AHEAD, JUMP_BACK, ID_BEYOND, ID_HUGE, ID_TWICE, LONG, HUGE_LENGTH, SHORT, NONE_MERGED, TOO_MANY_MERGED, LONG_PART, LIES
 };
+
+/* Show buffers that were not given, or take back some that were used; return the expected fault */
+static enum fp_fault jump(struct peer *peer, bool ahead)
+{
+	if (peer->packed) {
+		peer_flag(peer, peer->done, peer_turn(peer, (uint16_t)(peer->done + peer->size), ahead));
+		return FP_BAD_FLAGS;
+	}
+	peer->done = (uint16_t)(peer->done + (ahead ? peer->size + 1 : UINT16_MAX));
+	return FP_INDEX_JUMP;
+}
 
 /* Deliver a good frame and then the lie; return the expected fault, FP_SOUND when the lie has no meaning with this @kind */
 static enum fp_fault tell(enum lie lie, struct end *in, const struct kind *kind, uint8_t *header)
@@ -190,11 +206,8 @@ static enum fp_fault tell(enum lie lie, struct end *in, const struct kind *kind,
 	header[10] = 1;
 	switch (lie) {
 	case JUMP_AHEAD:
-		peer->done = (uint16_t)(peer->done + in->size + 1);
-		return FP_INDEX_JUMP;
 	case JUMP_BACK:
-		peer->done--;
-		return FP_INDEX_JUMP;
+		return jump(peer, lie == JUMP_AHEAD);
 	case ID_BEYOND:
 		peer_use(peer, in->size, 100);
 		return FP_BAD_ID;
@@ -279,8 +292,8 @@ static void hostile_send(const struct kind *kind, enum lie lie)
 {
 	struct end out = make(64, 200, true);
 	uint8_t *frames = calloc(64, 200);
-	uint32_t lengths[64], length;
-	enum fp_fault fault = lie <= JUMP_BACK ? FP_INDEX_JUMP : FP_BAD_ID;
+	uint32_t lengths[64], length, first = kind->in_order ? 0 : 3;
+	enum fp_fault fault = FP_BAD_ID;
 
 	for (int i = 0; i < 64; i++)
 		lengths[i] = 200;
@@ -289,18 +302,16 @@ static void hostile_send(const struct kind *kind, enum lie lie)
 	for (int i = 0; i < 8; i++)
 		CHECK(peer_fetch(&out.peer, &length));
 	out.peer.shuffled = false;
-	if (lie == JUMP_AHEAD)
-		out.peer.done = 65;
-	else if (lie == JUMP_BACK)
-		out.peer.done--;
+	if (lie == JUMP_AHEAD || lie == JUMP_BACK)
+		fault = jump(&out.peer, lie == JUMP_AHEAD);
 	else if (lie == ID_BEYOND)
 		peer_use(&out.peer, 64, 0);
 	else if (lie == ID_HUGE)
 		peer_use(&out.peer, 0xffffffff, 0);
 	else if (lie == ID_TWICE)
-		peer_use(&out.peer, 3, 0), peer_use(&out.peer, 3, 0);
+		peer_use(&out.peer, first, 0), peer_use(&out.peer, first, 0);
 	peer_publish(&out.peer);
-	if (kind->in_order && lie > JUMP_BACK) {	/* numbers are not read */
+	if (!kind->packed && kind->in_order && lie > JUMP_BACK) {	/* numbers are not read */
 		CHECK(fp_send(out.queue, frames, 200, lengths, 64) > 0);
 	} else {
 		CHECK(fp_send(out.queue, frames, 200, lengths, 64) == -EBADMSG);

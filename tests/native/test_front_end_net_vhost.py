@@ -17,6 +17,7 @@ from userspace_cni.fastpath.vhost.vhost_messages import Feature
 OPTIONS = {
     "one pair": FrontEndOptions(),
     "two pairs, merged, out of order": FrontEndOptions(queue_pairs=2, receive_room=256, mergeable=True, in_order=False),
+    "split, merged": FrontEndOptions(receive_room=256, mergeable=True, packed=False),
 }
 
 
@@ -83,6 +84,7 @@ def test_frames_come_back(path: Path, options: FrontEndOptions, dials: bool) -> 
     with attached(path, options, dials=dials) as front_end:
         assert (Feature.IN_ORDER in front_end.features) == options.in_order
         assert (Feature.NET_MRG_RXBUF in front_end.features) == options.mergeable
+        assert (Feature.RING_PACKED in front_end.features) == (options.packed is None)
         for _ in range(3):
             for length in (14, 60, 64, 300, 1500):
                 assert comes_back(front_end, bytes(number % 251 for number in range(length)))

@@ -14,6 +14,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 RINGS = HERE.parents[1] / "userspace_cni" / "fastpath" / "rings"
 SOURCES = [str(RINGS / name) for name in ("queue.c", "driver.c", "driver_receive.c", "driver_transmit.c", "events.c")]
+SOURCES += [str(RINGS / f"packed_driver_{way}.c") for way in ("receive", "transmit")]
 STRICT = ("gcc", "-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{RINGS}", f"-I{HERE}")
 CLANG = shutil.which("clang-14") or "clang"
 BUILDS = {

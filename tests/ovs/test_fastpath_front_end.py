@@ -106,10 +106,12 @@ def carried_by_reflection(switch: Switch, front_end: FrontEnd) -> bool:
     return carried(front_end.pairs[0], front_end.pairs, frames)
 
 
+@pytest.mark.parametrize("packed", [None, False], ids=["packed", "split"])
 @pytest.mark.parametrize("kind", [CLIENT, SERVER])
-def test_frames_in_both_directions(switch: Switch, attach: Attach, kind: str) -> None:
+def test_frames_in_both_directions(switch: Switch, attach: Attach, kind: str, packed: bool | None) -> None:
     """At ports of both kinds frames go through the switch and come back as they were, while OVS says that the links are up."""
-    a, b = attach("vhost-a", kind), attach("vhost-b", kind)
+    options = FrontEndOptions(packed=packed)
+    a, b = attach("vhost-a", kind, options), attach("vhost-b", kind, options)
     join(switch, ("vhost-a", "vhost-b"), ("vhost-b", "vhost-a"))
     frames = [frame_of(60 + number) for number in range(100)]
     assert carried(a.pairs[0], b.pairs, frames)
@@ -117,6 +119,7 @@ def test_frames_in_both_directions(switch: Switch, attach: Attach, kind: str) ->
     wait_until(lambda: is_up(switch, "vhost-a") and is_up(switch, "vhost-b"), what="links up")
     assert a.peer.pid == switch.vswitchd_pid
     assert Feature.IN_ORDER in a.features
+    assert (Feature.RING_PACKED in a.features) == (packed is None)
     assert a.is_alive()
 
 
@@ -138,6 +141,10 @@ JUMBO = {
     "merged": FrontEndOptions(room=9018, receive_room=2048, mergeable=True),
     "whole": FrontEndOptions(room=9018),
     "out of order": FrontEndOptions(room=9018, receive_room=1536, mergeable=True, in_order=False, queue_size=128),
+    "split": FrontEndOptions(room=9018, receive_room=2048, mergeable=True, packed=False),
+    "split, out of order": FrontEndOptions(
+        room=9018, receive_room=1536, mergeable=True, in_order=False, queue_size=128, packed=False
+    ),
 }
 
 
@@ -239,6 +246,7 @@ def test_a_switch_that_ends(own_switch: Switch, end: str) -> None:
             if end == "kill":
                 own_switch.restart_vswitchd()
             front_end.reattach(30)
+            assert Feature.RING_PACKED in front_end.features
             assert front_end.peer.pid == own_switch.vswitchd_pid
             assert carried_by_reflection(own_switch, front_end)
             assert front_end.pairs[0] is pair

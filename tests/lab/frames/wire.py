@@ -126,7 +126,7 @@ class Wire(Closing):
     def _queue(self, size: int, room: int, transmit: int) -> tuple[Any, Side]:
         memory = memoryview(mmap.mmap(-1, lib.fp_driver_bytes(size, room)))
         queue = ffi.gc(lib.fp_driver_new(ffi.from_buffer(memory), size, room, transmit), lib.fp_driver_free)
-        lib.fp_driver_attach(queue, 1, 0, -1, -1 if transmit else self._calls[-1])
+        lib.fp_driver_attach(queue, 0, 1, 0, -1, -1 if transmit else self._calls[-1])
         lib.fp_start(queue)
         self._queues.append(queue)
         return queue, Side(queue, memory, size)

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.lab.frames.backend import Act, Answer, ScriptedBackEnd, back_end, dialling_back_end, good
+from tests.lab.frames.backend import FEATURES, Act, Answer, ScriptedBackEnd, back_end, dialling_back_end, good
 from tests.lab.node.belongings import nothing_left
 from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath.fastpath_errors import (
@@ -34,7 +34,15 @@ from userspace_cni.fastpath.fastpath_errors import (
 from userspace_cni.fastpath.memory.hugepages import HugepagePool
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener, FrontEndOptions
 from userspace_cni.fastpath.vhost.socket_paths import connect
-from userspace_cni.fastpath.vhost.vhost_messages import Feature, ProtocolFeature, Region, VhostRequest, VringAddress, unpack_table
+from userspace_cni.fastpath.vhost.vhost_messages import (
+    Feature,
+    ProtocolFeature,
+    Region,
+    VhostRequest,
+    VringAddress,
+    VringState,
+    unpack_table,
+)
 from userspace_cni.linux.instant import Instant
 
 SMALL = FrontEndOptions(queue_size=8, room=128)
@@ -180,6 +188,27 @@ def test_as_many_queues_as_there_can_be(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("packed", "offered", "used"),
+    [(None, True, True), (None, False, False), (True, True, True), (False, True, False), (False, False, False)],
+)
+def test_packed_rings(path: Path, packed: bool | None, offered: bool, used: bool) -> None:
+    """Packed rings are used where both sides want them, at first and again; their base has both wrap counters."""
+    options = FrontEndOptions(queue_size=8, room=128, packed=packed)
+    offers = FEATURES | (Feature.RING_PACKED if offered else 0)
+    with nothing_left(), back_end(path, features=offers) as peer, attach(path, options) as front_end:
+        front_end.reattach(60)
+        assert (Feature.RING_PACKED in front_end.features) == used
+        bases = [VringState.unpack(message).value for message in peer.heard if message.request == VhostRequest.SET_VRING_BASE]
+    assert bases == [0x80008000 if used else 0] * 4
+
+
+def test_packed_rings_that_are_not_offered(path: Path) -> None:
+    """Who requires packed rings is told that the other side has none."""
+    with nothing_left(), back_end(path), pytest.raises(NegotiationFailed, match="RING_PACKED"):
+        attach(path, FrontEndOptions(packed=True))
+
+
+@pytest.mark.parametrize(
     ("offers", "step", "missing"),
     [
         ({"features": Feature.PROTOCOL_FEATURES}, "GET_FEATURES", "VERSION_1"),
@@ -200,8 +229,9 @@ def test_what_is_not_offered(path: Path, offers: dict[str, int], step: str, miss
 
 def test_features_that_we_do_not_know(path: Path) -> None:
     """All bits at once are an offer like any other: only what we know is taken."""
+    ours = Feature.VERSION_1 | Feature.PROTOCOL_FEATURES | Feature.IN_ORDER | Feature.RING_PACKED
     with nothing_left(), back_end(path, features=2**64 - 1, protocol=2**64 - 1) as peer, attach(path) as front_end:
-        assert front_end.features == Feature.VERSION_1 | Feature.PROTOCOL_FEATURES | Feature.IN_ORDER
+        assert front_end.features == ours
         assert struct.unpack("=Q", peer.heard[3].payload) == (ProtocolFeature.REPLY_ACK,)
 
 

@@ -3,10 +3,11 @@
  *
  * THEORY OF OPERATION
  *
- * This is a split ring of virtio 1.x, in our memory that the other side maps. The other side may write anything there at any time.
- * So each value that it writes is read once and checked before it is used, and state that we rely on is not kept there.
+ * This is a ring of virtio 1.x, in our memory that the other side maps: a packed one where both sides know these, see
+ * packed_driver.h, else a split one. The other side may write anything there at any time. So each value that it writes is read once
+ * and checked before it is used, and state that we rely on is not kept there.
  *
- * With VIRTIO_F_IN_ORDER buffers come back in the order in which they were given. Then entry i of the avail ring always names
+ * With VIRTIO_F_IN_ORDER buffers of a split ring come back in the order in which they were given. Then entry i of the avail ring always names
  * descriptor i, descriptor i belongs to buffer i, and a burst is: write frames, set lengths that differ, one release store of
  * avail.idx. Without it there is a list of free descriptors, and each burst writes the avail ring.
  *
@@ -24,7 +25,8 @@
  * used.flags, and one between the store of avail.flags and the last load of used.idx before sleeping: without them each side
  * could sleep while the other one waits for it.
  *
- * This file sets a queue up. Frames to send are in driver_transmit.c, frames received in driver_receive.c.
+ * This file sets a queue up. How frames come and go is in driver_transmit.h and driver_receive.h for both kinds of ring; what a
+ * split ring needs for it is in split_driver.h, driver_transmit.c and driver_receive.c, what a packed one needs in packed_driver*.
  */
 
 #define _GNU_SOURCE
@@ -41,11 +43,23 @@
 #define LARGEST_RING 32768
 #define SMALL_RING 16			/* up to this size each buffer goes back at once */
 
-static const struct fp_operations operations = {
-	.send = fp_driver_send,
-	.receive = fp_driver_receive,
-	.arm = fp_driver_arm,
-	.disarm = fp_driver_disarm,
+/** struct ring_operations - What depends on the kind of ring
+ * @queue:	What all queues have; the first member
+ * @repeat:	See fp_driver_repeat()
+ * @discard:	See fp_driver_discard()
+ */
+struct ring_operations {
+	struct fp_operations queue;
+	int (*repeat)(struct fp_queue *queue, uint32_t length, uint32_t count);
+	int (*discard)(struct fp_queue *queue, uint32_t capacity, const uint8_t *mark, uint64_t *foreign);
+};
+
+static const struct ring_operations split = {
+	{ fp_split_send, fp_split_receive, fp_split_arm, fp_split_disarm }, fp_split_repeat, fp_split_discard,
+};
+
+static const struct ring_operations packed = {
+	{ fp_packed_send, fp_packed_receive, fp_packed_arm, fp_packed_disarm }, fp_packed_repeat, fp_packed_discard,
 };
 
 /**
@@ -137,24 +151,27 @@ struct fp_queue *fp_driver_new(void *memory, uint32_t size, uint32_t room, int t
 	if (!(driver = aligned_alloc(FP_LINE, rounded(sizeof(*driver), FP_LINE))))
 		return NULL;
 	memset(driver, 0, sizeof(*driver));
-	driver->queue.operations = &operations;
+	driver->queue.operations = &split.queue;
 	driver->queue.state = FP_STOPPED;
 	driver->queue.event = -1;
 	driver->queue.room = room;
 	driver->desc = memory;
 	driver->avail = (struct avail *)((uint8_t *)memory + avail_at(size));
 	driver->used = (struct used *)((uint8_t *)memory + used_at(size));
+	driver->ring = memory;
+	driver->wish = (struct packed_event *)((uint8_t *)memory + avail_at(size));
+	driver->wished = (struct packed_event *)((uint8_t *)memory + used_at(size));
 	driver->buffers = (uint8_t *)memory + buffers_at(size);
 	driver->size = size;
 	driver->pitch = (uint32_t)pitch_of(room);
 	driver->room = room;
 	driver->span = driver->pitch - HEADER_AT;
-	driver->lot = size <= SMALL_RING ? 1 : size / 4;
 	driver->transmit = transmit;
 	driver->kick = -1;
 	driver->free = calloc(size, sizeof(*driver->free));
 	driver->lent = calloc(size, sizeof(*driver->lent));
-	if (!driver->free || !driver->lent) {
+	driver->back = calloc(size, sizeof(*driver->back));
+	if (!driver->free || !driver->lent || !driver->back) {
 		fp_driver_free(&driver->queue);
 		errno = ENOMEM;
 		return NULL;
@@ -163,35 +180,51 @@ struct fp_queue *fp_driver_new(void *memory, uint32_t size, uint32_t room, int t
 }
 
 /**
- * lay_out() - Write rings and headers for a new connection; a receive queue gives all its buffers to the other side
+ * lay_out_split() - Write a split ring; a receive queue gives all its buffers to the other side
+ * @driver:	Driver, stopped; its ring is empty
+ */
+static void lay_out_split(struct driver *driver)
+{
+	for (uint32_t id = 0; id < driver->size; id++) {
+		driver->desc[id].address = (uint64_t)(uintptr_t)(frame_at(driver, id) - FP_HEADER);
+		driver->desc[id].length = driver->transmit ? FP_HEADER : driver->span;
+		driver->desc[id].flags = driver->transmit ? 0 : DESC_WRITE;
+		driver->avail->ring[id] = (uint16_t)id;
+		driver->lent[id] = !driver->transmit;
+	}
+	driver->avail->flags = NO_INTERRUPT;
+	driver->made = driver->transmit ? 0 : (uint16_t)driver->size;
+	driver->published = driver->made;
+	__atomic_store_n(&driver->avail->index, driver->made, __ATOMIC_RELEASE);
+}
+
+/**
+ * lay_out() - Write ring and headers for a new connection
  * @driver:	Driver, stopped
  */
 static void lay_out(struct driver *driver)
 {
 	memset(driver->desc, 0, (size_t)(driver->buffers - (uint8_t *)driver->desc));
+	memset(driver->lent, 0, driver->size);
 	for (uint32_t id = 0; id < driver->size; id++) {
 		uint8_t *header = frame_at(driver, id) - FP_HEADER;
 
 		memset(header, 0, FP_HEADER);
 		header[NUM_BUFFERS] = driver->transmit ? 0 : 1;
-		driver->desc[id].address = (uint64_t)(uintptr_t)header;
-		driver->desc[id].length = driver->transmit ? FP_HEADER : driver->span;
-		driver->desc[id].flags = driver->transmit ? 0 : DESC_WRITE;
-		driver->avail->ring[id] = (uint16_t)id;
-		driver->lent[id] = !driver->transmit;
 		driver->free[id] = (uint16_t)(driver->size - 1 - id);
 	}
-	driver->avail->flags = NO_INTERRUPT;
-	driver->made = driver->transmit ? 0 : (uint16_t)driver->size;
-	driver->published = driver->made;
-	driver->seen = driver->behind = 0;
+	driver->made = driver->published = driver->seen = driver->behind = 0;
 	driver->frees = driver->transmit ? driver->size : 0;
-	__atomic_store_n(&driver->avail->index, driver->made, __ATOMIC_RELEASE);
+	if (driver->queue.operations == &packed.queue)
+		fp_packed_lay_out(driver);
+	else
+		lay_out_split(driver);
 }
 
 /**
  * fp_driver_attach() - Prepare for a new connection
  * @queue:	A driver, stopped; it stays stopped until fp_start()
+ * @packed_ring: VIRTIO_F_RING_PACKED was negotiated
  * @in_order:	VIRTIO_F_IN_ORDER was negotiated
  * @mergeable:	VIRTIO_NET_F_MRG_RXBUF was negotiated
  * @kick:	eventfd by which the other side is notified, or -1
@@ -201,23 +234,26 @@ static void lay_out(struct driver *driver)
  *
  * Empties the ring: sent frames that the other side had not yet used may be lost, received frames that were not fetched are lost.
  */
-void fp_driver_attach(struct fp_queue *queue, int in_order, int mergeable, int kick, int call)
+void fp_driver_attach(struct fp_queue *queue, int packed_ring, int in_order, int mergeable, int kick, int call)
 {
 	struct driver *driver = driver_of(queue);
 
+	__atomic_store_n(&queue->operations, packed_ring ? &packed.queue : &split.queue, __ATOMIC_RELAXED);	/* for fp_driver_is() */
+	driver->lot = driver->size <= SMALL_RING ? 1 : packed_ring ? PACKED_LINE : driver->size / 4;
 	driver->in_order = in_order;
 	driver->mergeable = mergeable && !driver->transmit;
-	driver->kick = kick;
+	driver->kick = -1;
 	queue->room = driver->room + fp_overhead(queue);
 	queue->event = call;
 	atomic_store(&queue->fault, FP_SOUND);
 	lay_out(driver);
+	driver->kick = kick;
 }
 
 /**
  * fp_driver_rings() - Name the addresses of the three parts of the ring
  * @queue:	A driver
- * @rings:	Set to our addresses of descriptors, avail ring, used ring
+ * @rings:	Set to our addresses of descriptors, avail ring, used ring; of a packed ring: descriptors, driver area, device area
  */
 void fp_driver_rings(struct fp_queue *queue, uint64_t rings[3])
 {
@@ -238,16 +274,60 @@ void fp_driver_free(struct fp_queue *queue)
 
 	free(driver->free);
 	free(driver->lent);
+	free(driver->back);
 	free(driver);
 }
 
 /**
- * fp_driver_is() - Whether a queue is of this kind
- * @queue:	Any queue
+ * fp_driver_is() - Whether a queue is of this kind, with either kind of ring
+ * @queue:	Any queue, which need not be taken
  *
  * Return: true for a driver
  */
 bool fp_driver_is(const struct fp_queue *queue)
 {
-	return queue->operations == &operations;
+	const struct fp_operations *kind = __atomic_load_n(&queue->operations, __ATOMIC_RELAXED);
+
+	return kind == &split.queue || kind == &packed.queue;
+}
+
+/**
+ * fp_driver_fill() - Write a frame into all buffers of an idle transmit queue, for fp_driver_repeat()
+ * @queue:	A driver that transmits, taken; frames that the other side has not used yet may be overwritten
+ * @frame:	The frame
+ * @length:	Its bytes, at most the queue's room
+ */
+void fp_driver_fill(struct fp_queue *queue, const void *frame, uint32_t length)
+{
+	struct driver *driver = driver_of(queue);
+
+	for (uint32_t id = 0; id < driver->size; id++)
+		memcpy(frame_at(driver, id), frame, length);
+}
+
+/**
+ * fp_driver_repeat() - Send the frames that the buffers hold already
+ * @queue:	A driver that transmits, taken; see fp_driver_fill()
+ * @length:	Bytes of each frame
+ * @count:	Frames
+ *
+ * Return: frames sent, or -EBADMSG
+ */
+int fp_driver_repeat(struct fp_queue *queue, uint32_t length, uint32_t count)
+{
+	return ((const struct ring_operations *)queue->operations)->repeat(queue, length, count);
+}
+
+/**
+ * fp_driver_discard() - Receive and count frames without copying them
+ * @queue:	A driver that receives, taken
+ * @capacity:	Most frames
+ * @mark:	FP_MARK bytes that our frames have behind the Ethernet header; NULL: no frame is read
+ * @foreign:	Incremented for each frame without the mark
+ *
+ * Return: frames, or -EBADMSG
+ */
+int fp_driver_discard(struct fp_queue *queue, uint32_t capacity, const uint8_t *mark, uint64_t *foreign)
+{
+	return ((const struct ring_operations *)queue->operations)->discard(queue, capacity, mark, foreign);
 }

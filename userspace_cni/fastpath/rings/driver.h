@@ -11,7 +11,7 @@
 
 size_t fp_driver_bytes(uint32_t size, uint32_t room);
 struct fp_queue *fp_driver_new(void *memory, uint32_t size, uint32_t room, int transmit);
-void fp_driver_attach(struct fp_queue *queue, int in_order, int mergeable, int kick, int call);
+void fp_driver_attach(struct fp_queue *queue, int packed, int in_order, int mergeable, int kick, int call);
 void fp_driver_rings(struct fp_queue *queue, uint64_t rings[3]);
 void fp_driver_free(struct fp_queue *queue);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* driver_ring.h - internals of a driver's queue: for driver.c, driver_transmit.c and driver_receive.c alone
+/* driver_ring.h - internals of a driver's queue with either kind of ring
  *
- * Functions that run per frame are inline here, so that the compiler sees them in each of the three files.
+ * Functions that run per frame are inline here, so that the compiler sees them in each file.
  */
 
 #ifndef FASTPATH_DRIVER_RING_H
@@ -12,11 +12,15 @@
 
 #include "driver.h"
 #include "events.h"
+#include "packed_ring.h"
 #include "vring.h"
 
 /** struct driver - A queue as its driver sees it; all indices run freely and wrap at 65536
  * @queue:	The part of every queue
- * @desc, @avail, @used: The ring, in shared memory
+ * @desc, @avail, @used: A split ring, in shared memory
+ * @ring, @wish, @wished: A packed ring in the same memory: descriptors, the driver area, the device area
+ * @back:	Packed ring: our copy of what it said of the buffers from @seen to @behind, checked
+ * @head:	Packed ring: what publish() writes into the descriptor at @published, when @made is beyond it
  * @buffers:	@size buffers of @pitch bytes, in shared memory
  * @size:	Descriptors, a power of two
  * @pitch:	Bytes from one buffer to the next, whole cache lines
@@ -25,7 +29,7 @@
  * @made:	The next avail.idx to publish; of [@seen, @made) those before @behind are back, the rest are with the other side
  * @published:	avail.idx as the other side sees it
  * @seen:	used.idx up to which we have worked
- * @behind:	used.idx as last loaded
+ * @behind:	used.idx as last loaded. A packed ring has no such indices in memory; these four count its buffers in the same way
  * @lot:	Received buffers that are given back at once
  * @transmit:	Whether it sends; else it receives
  * @in_order:	VIRTIO_F_IN_ORDER was negotiated
@@ -41,6 +45,11 @@ struct driver {
 	struct desc *desc;
 	struct avail *avail;
 	struct used *used;
+	struct packed_desc *ring;
+	struct packed_event *wish;
+	const struct packed_event *wished;
+	struct used_element *back;
+	uint64_t head;
 	uint8_t *buffers;
 	uint32_t size;
 	uint32_t pitch;
@@ -158,66 +167,32 @@ static inline void hand_over(const void *line)
 }
 
 /**
- * load_used() - Load used.idx
- * @driver:	Driver
- *
- * Afterwards the elements that the index covers may be read, and buffers that are back may be written.
- *
- * Return: 0, -EBADMSG: the index moved beyond what was published
+ * prefetch_to_write() - Bring a line into this core's cache before it is written
+ * @line:	Address in it
  */
-static inline int load_used(struct driver *driver)
+static inline void prefetch_to_write(const void *line)
 {
-	uint16_t index = __atomic_load_n(&driver->used->index, __ATOMIC_ACQUIRE);
-
-	if ((uint16_t)(index - driver->seen) > (uint16_t)(driver->published - driver->seen))
-		return faulty(driver, FP_INDEX_JUMP);
-	driver->behind = index;
-	return 0;
+#if defined(__x86_64__)
+	__asm__ volatile("prefetchw %0" : : "m"(*(const char *)line));	/* all x86-64 CPUs have it now, but gcc still wants an option */
+#else
+	__builtin_prefetch(line, 1);
+#endif
 }
 
-/**
- * publish() - Publish avail.idx, and notify the other side unless it has asked for no notification
- * @driver:	Driver
- */
-static inline void publish(struct driver *driver)
-{
-	if (!driver->in_order && !driver->transmit)
-		while (driver->published != driver->made)
-			driver->lent[driver->free[slot(driver, driver->published++)]] = 1;
-	__atomic_store_n(&driver->avail->index, driver->made, __ATOMIC_RELEASE);
-	hand_over(driver->avail);
-	driver->published = driver->made;
-	if (driver->kick < 0)
-		return;
-	atomic_thread_fence(memory_order_seq_cst);
-	if (__atomic_load_n(&driver->used->flags, __ATOMIC_RELAXED) & NO_NOTIFY)
-		return;
-	fp_count(&driver->queue.counters.kicks, (uint64_t)fp_notify(driver->kick));
-}
+/* What depends on the kind of ring; see struct ring_operations */
+int fp_split_send(struct fp_queue *queue, const uint8_t *frames, uint32_t stride, const uint32_t *lengths, uint32_t count);
+int fp_split_repeat(struct fp_queue *queue, uint32_t length, uint32_t count);
+int fp_split_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity);
+int fp_split_discard(struct fp_queue *queue, uint32_t capacity, const uint8_t *mark, uint64_t *foreign);
+int fp_split_arm(struct fp_queue *queue);
+void fp_split_disarm(struct fp_queue *queue);
 
-/**
- * lend() - Put a descriptor in the avail ring; the other side sees it after publish()
- * @driver:	Driver
- * @id:		Number of the descriptor, which is ours until then
- */
-static inline void lend(struct driver *driver, uint32_t id)
-{
-	if (!driver->in_order) {
-		__atomic_store_n(&driver->avail->ring[slot(driver, driver->made)], (uint16_t)id, __ATOMIC_RELAXED);
-		if (driver->transmit) {
-			driver->lent[id] = 1;
-			driver->frees--;
-		} else {
-			driver->free[slot(driver, driver->made)] = (uint16_t)id;
-		}
-	}
-	driver->made++;
-}
-
-/* The operations of a driver's queue; see struct fp_operations */
-int fp_driver_send(struct fp_queue *queue, const uint8_t *frames, uint32_t stride, const uint32_t *lengths, uint32_t count);
-int fp_driver_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity);
-int fp_driver_arm(struct fp_queue *queue);
-void fp_driver_disarm(struct fp_queue *queue);
+int fp_packed_send(struct fp_queue *queue, const uint8_t *frames, uint32_t stride, const uint32_t *lengths, uint32_t count);
+int fp_packed_repeat(struct fp_queue *queue, uint32_t length, uint32_t count);
+int fp_packed_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity);
+int fp_packed_discard(struct fp_queue *queue, uint32_t capacity, const uint8_t *mark, uint64_t *foreign);
+int fp_packed_arm(struct fp_queue *queue);
+void fp_packed_disarm(struct fp_queue *queue);
+void fp_packed_lay_out(struct driver *driver);
 
 #endif /* FASTPATH_DRIVER_RING_H */

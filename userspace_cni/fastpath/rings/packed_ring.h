@@ -21,6 +21,7 @@
 #define PACKED_AVAIL 0x0080	/* VIRTQ_DESC_F_AVAIL */
 #define PACKED_USED 0x8000	/* VIRTQ_DESC_F_USED */
 #define PACKED_TURN (PACKED_AVAIL | PACKED_USED)
+#define PACKED_LINE 4u		/* descriptors in a line of the processor's cache */
 
 /** enum packed_notify - Values of the flags in struct packed_event; the two low bits, the others are reserved */
 enum packed_notify {
@@ -34,12 +35,18 @@ enum packed_notify {
  * @length:	Bytes of the buffer; of a used one: bytes that the device wrote
  * @id:		Number of the buffer, which the driver chooses and the device repeats
  * @flags:	DESC_* and PACKED_*; stored last and loaded first
+ * @tail:	@length, @id and @flags in one, from low to high bits
  */
 struct packed_desc {
 	uint64_t address;
-	uint32_t length;
-	uint16_t id;
-	uint16_t flags;
+	union {
+		struct {
+			uint32_t length;
+			uint16_t id;
+			uint16_t flags;
+		};
+		uint64_t tail;
+	};
 };
 
 /** struct packed_event - Whether a side wants to be notified: the driver area, which the driver writes, and the device area

@@ -63,8 +63,9 @@ class FrontEndOptions:
 
     `queue_pairs`: each a queue to send and one to receive. `queue_size`: descriptors of each, a power of two up to 32768. `room`:
     bytes of the longest frame that can be sent. `receive_room`: bytes of a frame that one buffer holds, None: as `room`; with
-    `mergeable` a longer frame is spread over several. `in_order`: used when it is offered. `hugepage_bytes`: a page size that the
-    kernel has (2 << 20); when too few of these pages are free, usual pages are used, see `FrontEnd.fallback`.
+    `mergeable` a longer frame is spread over several. `in_order`: used when it is offered. `packed`: packed rings (True: the
+    back-end must offer them, None: used when they are offered, False: split rings). `hugepage_bytes`: a page size that the kernel
+    has (2 << 20); when too few of these pages are free, usual pages are used, see `FrontEnd.fallback`.
 
     `offloads`: of `OFFLOADS`, used if they are offered: see `FrontEnd.features`. Frames then begin with a header, see
     `QueuePair.headers`. If large frames may be sent, the queue for them has 128 buffers of 64 KiB: 8.1 MiB for each pair.
@@ -76,6 +77,7 @@ class FrontEndOptions:
     receive_room: int | None = None
     mergeable: bool = False
     in_order: bool = True
+    packed: bool | None = None
     hugepage_bytes: int | None = None
     offloads: Feature = NO_OFFLOADS
 
@@ -342,18 +344,19 @@ class FrontEnd(VhostPort):
 
     def _agree(self, handshake: Handshake) -> None:
         options = self.options
-        wanted = WantedFeatures(options.queue_pairs, options.mergeable, options.in_order, self._offloads)
+        wanted = WantedFeatures(options.queue_pairs, options.mergeable, options.in_order, options.packed, self._offloads)
         handshake.ask_for_features()
         if not wanted.offloads:
             self._prepare(NO_OFFLOADS)  # while the other side answers
         self._agreed = handshake.negotiate(wanted)
         self._prepare(self._agreed.features)
+        packed = bool(self._agreed.features & Feature.RING_PACKED)
         in_order = bool(self._agreed.features & Feature.IN_ORDER)
         mergeable = bool(self._agreed.features & Feature.NET_MRG_RXBUF)
         vrings, rings = [], ffi.new("uint64_t[3]")
         for queue, size, kick, call in zip(self._queues, self._sizes, self._kicks, self._calls, strict=True):
             lib.fp_stop(queue)
-            lib.fp_driver_attach(queue, in_order, mergeable, kick, call)
+            lib.fp_driver_attach(queue, packed, in_order, mergeable, kick, call)
             lib.fp_driver_rings(queue, rings)
             vrings.append(RingSetup(size, rings[0], rings[1], rings[2], kick, call))
         assert self._memory is not None  # noqa: S101 - for mypy

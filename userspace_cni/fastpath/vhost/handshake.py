@@ -37,16 +37,22 @@ from userspace_cni.linux.instant import Instant
 _LOG: Final = "ovs-vswitchd.log, and Interface.status and error of the port"
 _UNREAD_MAX: Final = 64
 """Answers that may wait to be read. A socket holds some hundreds; a back-end that cannot send another stops reading messages."""
+PACKED_BASE: Final = 0x8000_8000
+"""Where an empty packed ring begins: 15 bits of an index and a wrap counter, of the next available and the next used buffer."""
 _SLOW: Final = f"whether ovs-vswitchd runs and is not stopped (the first attachment after its start takes seconds); {_LOG}"
 
 
 @dataclass(frozen=True)
 class WantedFeatures:
-    """What the front-end wants: `mergeable` and more than one pair must be offered; the others are used if they are offered."""
+    """What the front-end wants: `mergeable` and more than one pair must be offered; the others are used if they are offered.
+
+    `packed`: packed rings must be offered (True), are used if they are offered (None), are not used (False).
+    """
 
     queue_pairs: int = 1
     mergeable: bool = False
     in_order: bool = True
+    packed: bool | None = None
     offloads: Feature = NO_OFFLOADS
 
 
@@ -58,7 +64,10 @@ class AgreedFeatures(NamedTuple):
 
 
 class RingSetup(NamedTuple):
-    """A virtqueue: `size` descriptors; addresses of descriptors, avail and used ring; eventfds, -1 for none."""
+    """A virtqueue: `size` descriptors; addresses of its parts; eventfds, -1 for none.
+
+    The parts are descriptors, avail ring and used ring, or those of a packed ring: descriptors, driver area, device area.
+    """
 
     size: int
     descriptors: int
@@ -106,9 +115,10 @@ class Handshake:
             self._add_fd(VhostRequest.SET_VRING_CALL, index, vring.call)
         self._add(VhostRequest.SET_FEATURES, pack_u64(agreed.features))
         self._add(VhostRequest.SET_MEM_TABLE, pack_table([region]), (memory,))
+        base = PACKED_BASE if agreed.features & Feature.RING_PACKED else 0
         for index, vring in enumerate(vrings):
             self._add(VhostRequest.SET_VRING_NUM, VringState(index, vring.size).pack())
-            self._add(VhostRequest.SET_VRING_BASE, VringState(index, 0).pack())
+            self._add(VhostRequest.SET_VRING_BASE, VringState(index, base).pack())
             self._add(VhostRequest.SET_VRING_ADDR, VringAddress(index, 0, vring.descriptors, vring.used, vring.available).pack())
         for index, vring in enumerate(vrings):
             self._add_fd(VhostRequest.SET_VRING_KICK, index, vring.kick)
@@ -122,7 +132,7 @@ class Handshake:
         self._number(VhostRequest.GET_FEATURES)
 
     def stop(self, agreed: AgreedFeatures, count: int) -> list[int]:
-        """Stop `count` rings; returns the avail index that the other side has reached in each."""
+        """Stop `count` rings; returns what the other side has reached in each: the avail index, or as `PACKED_BASE`."""
         self._acknowledged = bool(agreed.protocol & ProtocolFeature.REPLY_ACK)
         if agreed.features & Feature.PROTOCOL_FEATURES:
             self._enable(count, 0)
@@ -235,12 +245,17 @@ def _chosen(offered: Feature, wanted: WantedFeatures) -> Feature:
     needed = Feature.VERSION_1
     if wanted.mergeable:
         needed |= Feature.NET_MRG_RXBUF
+    if wanted.packed:
+        needed |= Feature.RING_PACKED
     if wanted.queue_pairs > 1:
         needed |= Feature.NET_MQ | Feature.PROTOCOL_FEATURES
     missing = int(needed) & ~int(offered)
     if missing:
         names = " ".join(str(feature.name) for feature in Feature if feature & missing)
         raise NegotiationFailed("GET_FEATURES", f"not offered: {names} (offered {int(offered):#x})", _LOG)
-    optional = offered & (Feature.IN_ORDER if wanted.in_order else Feature(0))
-    optional |= agree_offloads(offered, wanted.offloads)
-    return needed | optional | (offered & Feature.PROTOCOL_FEATURES)
+    useful = Feature.PROTOCOL_FEATURES
+    if wanted.in_order:
+        useful |= Feature.IN_ORDER
+    if wanted.packed is None:
+        useful |= Feature.RING_PACKED
+    return needed | (offered & useful) | agree_offloads(offered, wanted.offloads)
