@@ -12,6 +12,30 @@
 
 static const uint8_t no_offload[FP_HEADER];
 
+/**
+ * write_header() - Write a header that says that its frame is in one buffer, unless it is there already
+ * @data:	Where
+ * @header:	The header; the number of its buffers there is not used
+ *
+ * Buffers come back with the header that they had, on a line of its own with most drivers: that line stays as it is in the
+ * caches of both processors.
+ */
+static inline void write_header(uint8_t *data, const uint8_t *header)
+{
+	uint64_t first, old_first;
+	uint32_t rest, old_rest;
+
+	memcpy(&first, header, sizeof(first));
+	memcpy(&rest, header + sizeof(first), sizeof(rest));
+	rest = (rest & 0xffff) | 1u << 16;	/* NUM_BUFFERS */
+	memcpy(&old_first, data, sizeof(first));
+	memcpy(&old_rest, data + sizeof(first), sizeof(rest));
+	if (old_first != first)
+		memcpy(data, &first, sizeof(first));
+	if (old_rest != rest)
+		memcpy(data + sizeof(first), &rest, sizeof(rest));
+}
+
 /** struct fill - A frame that is being written into the guest's buffers
  * @header:	Its header, of FP_HEADER bytes; the number of its buffers there is not used
  * @frame:	Its bytes
@@ -29,7 +53,7 @@ struct fill {
 
 /**
  * fill_buffer() - Write as much of header and frame into a buffer as fits
- * @fill:	Frame; the number of its buffers is not known yet, and zeros are written for it
+ * @fill:	Frame; the number of its buffers is not known yet, and count_buffers() corrects what is written for it
  * @data:	Buffer
  * @room:	Bytes of it
  *
@@ -39,6 +63,12 @@ static inline uint32_t fill_buffer(struct fill *fill, uint8_t *data, uint32_t ro
 {
 	uint32_t written = 0, part;
 
+	if (!fill->done && room >= FP_HEADER) {
+		write_header(data, fill->header);
+		fill->last[0] = data + NUM_BUFFERS;
+		fill->last[1] = data + NUM_BUFFERS + 1;
+		fill->done = written = FP_HEADER;
+	}
 	while (fill->done < FP_HEADER && written < room) {
 		if (fill->done >= NUM_BUFFERS)
 			fill->last[fill->done - NUM_BUFFERS] = data + written;
@@ -62,8 +92,11 @@ static inline uint32_t fill_buffer(struct fill *fill, uint8_t *data, uint32_t ro
  */
 static inline void count_buffers(const struct fill *fill, uint32_t buffers)
 {
-	*fill->last[0] = (uint8_t)buffers;
-	*fill->last[1] = (uint8_t)(buffers >> 8);
+	uint8_t count[] = { (uint8_t)buffers, (uint8_t)(buffers >> 8) };
+
+	for (int i = 0; i < 2; i++)
+		if (*fill->last[i] != count[i])
+			*fill->last[i] = count[i];
 }
 
 #endif /* FASTPATH_DEVICE_FILL_H */

@@ -97,30 +97,6 @@ static int put(struct fp_device *device, struct give *give, struct fill *fill)
 }
 
 /**
- * write_header() - Write the header of a frame that is in one buffer, unless it is there already
- * @data:	Where
- * @header:	The header; the number of its buffers there is not used
- *
- * Buffers come back with the header that they had, on a line of its own with most drivers: that line stays as it is in the
- * caches of both processors.
- */
-static inline void write_header(uint8_t *data, const uint8_t *header)
-{
-	uint64_t first, old_first;
-	uint32_t rest, old_rest;
-
-	memcpy(&first, header, sizeof(first));
-	memcpy(&rest, header + sizeof(first), sizeof(rest));
-	rest = (rest & 0xffff) | 1u << 16;	/* NUM_BUFFERS */
-	memcpy(&old_first, data, sizeof(first));
-	memcpy(&old_rest, data + sizeof(first), sizeof(rest));
-	if (old_first != first)
-		memcpy(data, &first, sizeof(first));
-	if (old_rest != rest)
-		memcpy(data + sizeof(first), &rest, sizeof(rest));
-}
-
-/**
  * put_singles() - Write frames into buffers that are one descriptor each, up to the first that does not fit
  * @device:	Device
  * @give:	Burst
