@@ -206,6 +206,22 @@ def test_base_beyond_the_ring(base: int) -> None:
         assert failure.reason == BreachReason.BAD_RING
 
 
+def test_base_of_the_past() -> None:
+    """A base whose descriptor was used already, as QEMU names it after a back-end's death, is refused by name, not waited at."""
+    with packed_ends() as (lender, back_end):
+        lender.attach(ANY_ORDER)
+        lender.supply(1, _fill(lender, 0, bytes(60)))
+        assert back_end.pairs[0].receive_frames() == [bytes(60)]
+        lender.stop(1)
+        lender.place(1, base=FIRST)
+        lender.start(1)
+        assert lender.hung_up_on()
+        failure = wait_until(back_end.why_failed)
+        assert isinstance(failure, PeerError)
+        assert failure.reason == BreachReason.BAD_RING
+        assert "reset its card" in failure.what
+
+
 @pytest.mark.parametrize(("flags", "notified"), [(0, True), (1, False), (2, True), (3, True), (0xFFFD, False)])
 def test_notified_as_the_driver_wants(flags: int, notified: bool) -> None:
     """One notification for a burst, none when the driver disables them; values that were not agreed on count as all."""

@@ -221,8 +221,8 @@ static int locate(struct fp_device *device, const struct fp_memory *memory, cons
  * @memory:	Memory of the rings; must stay until the queue is detached, attached anew or closed
  * @ring:	Ring as the front-end describes it; its eventfds must stay open as long
  *
- * Return: 0; -EINVAL: size or base is out of range, -EFAULT: a ring is not wholly in a region, -EDOM: not aligned; -EBADMSG:
- *	   memory is gone; -ENOMEM; -errno of epoll_ctl(). After an error the queue is detached.
+ * Return: 0; -EINVAL: size or base is out of range, -EFAULT: a ring is not wholly in a region, -EDOM: not aligned, -ESTALE:
+ *	   the base is an old one; -EBADMSG: memory is gone; -ENOMEM; -errno of epoll_ctl(). After an error the queue is detached.
  */
 int fp_device_attach(struct fp_queue *queue, const struct fp_memory *memory, const struct fp_ring *ring)
 {

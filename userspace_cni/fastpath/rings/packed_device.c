@@ -3,7 +3,7 @@
  *
  * THEORY OF OPERATION
  *
- * device.c says that the guest is not trusted, and how it is checked. Here is what differs with a packed ring (virtio 1.1, 2.8; packed_ring.h).
+ * device.c says that the guest is not trusted, and how it is checked. Here is what differs with a packed ring (virtio 1.1, 2.8).
  *
  * There is no index that says how many buffers are available: a descriptor says itself whether it is, by two bits of its flags
  * that are compared with our wrap counter. Length, id and flags are eight aligned bytes, and loaded at once. So the guest cannot
@@ -85,7 +85,10 @@ static struct packed_place to_place(uint32_t half)
  * A device may have read buffers that it had not used. They are read again: the upper half says where they begin. It is not
  * believed where the descriptor is not available, as DPDK and its front-ends leave that half at 0.
  *
- * Return: 0, -EINVAL: beyond the ring
+ * A ring has no index in memory. After a back-end has died, QEMU does not know where it was, and names an old place: there the ring
+ * would carry nothing until the guest resets its card, without a word.
+ *
+ * Return: 0, -EINVAL: beyond the ring, -ESTALE: the next available descriptor has been used already
  */
 static int resume(struct fp_device *device, uint32_t base)
 {
@@ -96,7 +99,7 @@ static int resume(struct fp_device *device, uint32_t base)
 	device->place = read;
 	if (base >> 16 && packed_offered(packed_look(device, used.slot), &used))
 		device->place = used;
-	return 0;
+	return packed_spent(packed_look(device, device->place.slot), &device->place) ? -ESTALE : 0;
 }
 
 /**
@@ -105,7 +108,7 @@ static int resume(struct fp_device *device, uint32_t base)
  * @memory:	Memory in which they must be
  * @ring:	Ring as the front-end describes it, with a size in range; any number of descriptors will do
  *
- * Return: 0, -EINVAL: the base is beyond the ring, -ENOMEM, what fp_by_user() returns
+ * Return: 0, -EINVAL: the base is beyond the ring, -ESTALE: it is an old one, -ENOMEM, what fp_by_user() returns
  */
 int fp_packed_device_locate(struct fp_device *device, const struct fp_memory *memory, const struct fp_ring *ring)
 {

@@ -120,6 +120,18 @@ static inline bool packed_offered(uint64_t word, const struct packed_place *at)
 }
 
 /**
+ * packed_spent() - Whether a descriptor has been used already
+ * @word:	Its word
+ * @at:		Its place
+ *
+ * Return: whether
+ */
+static inline bool packed_spent(uint64_t word, const struct packed_place *at)
+{
+	return (packed_flags(word) & PACKED_TURN) == (at->available == PACKED_AVAIL ? PACKED_TURN : 0);
+}
+
+/**
  * packed_advance() - Go on in the ring
  * @device:	Device
  * @at:		Place, changed

@@ -21,6 +21,7 @@ _REFUSALS: Final = {
     errno.EINVAL: (BreachReason.BAD_RING, "invalid size or base"),
     errno.EFAULT: (BreachReason.BAD_RING, "not wholly inside one region"),
     errno.EDOM: (BreachReason.BAD_RING, "not aligned"),
+    errno.ESTALE: (BreachReason.BAD_RING, "an old base, whose descriptor was used: the guest has to reset its card"),
     errno.EBADMSG: (BreachReason.MEMORY_GONE, ""),
 }
 
