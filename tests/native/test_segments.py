@@ -222,6 +222,39 @@ def test_order_of_a_flow(trial: SegmentsTrial) -> None:
     assert [each.frames for each in trial.merge(frames)] == [3, 1, 1]
 
 
+def hostile_bursts(count: int) -> dict[str, list[bytes]]:
+    """Bursts of `count` frames that are meant to cost much."""
+    flows = [Segment(ports=(1000 + number, 80), payload=b"x") for number in range(count)]
+    segments = train(Segment(), count, 1)
+    frames = [each.frame() for each in segments]
+    ping = [each.next(b"x").frame() if number % 2 else each.frame() for number, each in enumerate(flows[: count // 2] * 2)]
+    return {
+        "one flow": frames,
+        "each of its own flow": [each.frame() for each in flows],
+        "32 flows in turns": [flows[number % 32].frame() for number in range(count)],
+        "flows that come back": ping,
+        "all wrong": [frame[:-1] + b"!" for frame in frames],
+        "every second one wrong": [frame[:-1] + b"!" if number % 2 else frame for number, frame in enumerate(frames)],
+        "the same again": frames[:1] * count,
+        "backwards": frames[::-1],
+        "fragments between": [Segment(fragment=0x2000).frame() if number % 2 else frame for number, frame in enumerate(frames)],
+        "no frames": [bytes(14)] * count,
+    }
+
+
+@pytest.mark.parametrize("kind", hostile_bursts(32))
+def test_cost(trial: SegmentsTrial, kind: str) -> None:
+    """A burst's cost is in proportion to its frames, whatever is in it: it is counted in steps, not in time."""
+    steps = []
+    for count in (32, 64, 128):
+        burst = hostile_bursts(count)[kind]
+        trial.steps()
+        trial.merge(burst)
+        steps.append(trial.steps() / count)
+    assert steps[2] < 1.1 * steps[1]
+    assert max(steps) < 200
+
+
 SIZES = st.sampled_from([0, 1, 3, 50, 100, 100, 100])
 FLAGS = st.sampled_from([ACK] * 12 + [ACK | PSH, ACK | FIN, ACK | SYN, ACK | CWR, ACK | ECE])
 

@@ -43,6 +43,11 @@ class SegmentsTrial:
         frames = [self._frame() for _ in range(self._number())]
         return result - 2**32 if result else frames
 
+    def steps(self) -> int:
+        """How often a branch of the product's code was taken since the last question: the same on every machine."""
+        self._ask(b"S", [])
+        return self._number()
+
     def end(self) -> None:
         """Fails with what a sanitizer said."""
         _, errors = self._process.communicate(timeout=60)
@@ -71,9 +76,12 @@ class SegmentsTrial:
 def running_trial() -> Iterator[SegmentsTrial]:
     """The program, compiled; fails at the end if a sanitizer objected."""
     with TemporaryDirectory(prefix="uc-") as directory:
-        path = f"{directory}/trial"
-        command = ["gcc", *STRICT, "-fsanitize=address,undefined", "-o", path, str(HERE / "segments_trial.c"), *SOURCES]
-        subprocess.run(command, check=True)
+        path, objects = f"{directory}/trial", []
+        compiler = ["gcc", *STRICT, "-fsanitize=address,undefined"]
+        for source in SOURCES:
+            objects.append(f"{directory}/{Path(source).stem}.o")
+            subprocess.run([*compiler, "-fsanitize-coverage=trace-pc", "-c", "-o", objects[-1], source], check=True)
+        subprocess.run([*compiler, "-o", path, str(HERE / "segments_trial.c"), *objects], check=True)
         trial = SegmentsTrial(path)
         yield trial
         trial.end()
