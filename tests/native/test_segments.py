@@ -188,11 +188,12 @@ def test_padding(trial: SegmentsTrial) -> None:
 
 
 def test_interleaved_flows(trial: SegmentsTrial) -> None:
-    """Flows that come in turns are merged, each to one frame, up to 16 of them; of more, some are."""
+    """Flows that come in turns are merged, each to one frame, up to 16 of them; of more, the last 16 are."""
     for flows, expected in ((1, [8]), (16, [8] * 16)):
         trains = [train(Segment(ports=(1000 + flow, 80), six=bool(flow % 2)), 8) for flow in range(flows)]
         assert merged(trial, [each for turn in zip(*trains, strict=True) for each in turn]) == expected
     trains = [train(Segment(ports=(1000 + flow, 80)), 4) for flow in range(32)]
+    assert merged(trial, [each[0] for each in trains] + [each[1] for each in trains[16:]]) == [1] * 16 + [2] * 16
     assert sum(merged(trial, [each for turn in zip(*trains, strict=True) for each in turn])) == 128
 
 

@@ -76,7 +76,7 @@ static inline uint64_t fp_sum(const uint8_t *bytes, uint32_t length)
 
 /**
  * fp_fold() - Make a word of a sum
- * @sum:	Sum of words
+ * @sum:	Sum of words, below 2^48: then the last carry brings no other one
  *
  * Return: the ones' complement sum: 0xffff for bytes with a right check word among them
  */
@@ -84,7 +84,6 @@ static inline uint16_t fp_fold(uint64_t sum)
 {
 	sum = (sum & 0xffffffff) + (sum >> 32);
 	sum = (sum & 0xffff) + ((sum >> 16) & 0xffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
 	return (uint16_t)((sum & 0xffff) + (sum >> 16));
 }
 
