@@ -12,7 +12,7 @@
  * One thread sends bursts of BATCH frames of LENGTH bytes on each queue of port 0, each frame copied into its buffer, and receives on
  * port 1 (with WAYS=2 the reverse too); with TOUCH=1 it compares eight bytes of each received frame. RATE is in frames a second over
  * all; 0: as many as are taken, and received frames are counted per window of a millisecond. With a rate, as many frames are sent as
- * fall due in the time, however long that takes up to TIMES_LATE times as long, and what is on its way is still received.
+ * fall due in the time, but for TIMES_LATE times as long at most, and what is on its way is still received.
  */
 
 #include <stdbool.h>
@@ -37,7 +37,7 @@
 #define WINDOWS 60000
 #define ADDRESSES 14
 #define READY_TRIES 10000	/* of a millisecond */
-#define TIMES_LATE 2
+#define TIMES_LATE 1.02
 #define LAST_MS 10		/* for frames on their way */
 
 struct order {

@@ -16,7 +16,8 @@ other releases of Debian, which are unpacked where they are missing. The loop of
 
 On a machine that is shared, averages of whole runs tell of the scheduler. So a rate is that of windows of one millisecond of the
 receiver's count, of which the 95th percentile is the plateau that is reached while both threads are on their cores. A ratio is
-the median of those of runs in the same round.
+the median of those of runs in the same round. A hypervisor that moves the two processors between one core and two changes all
+rates: a round trip, measured before and after, tells.
 """
 
 from __future__ import annotations
@@ -70,15 +71,16 @@ def say(began: float) -> Callable[[str], None]:
 def on_switch(pair: SwitchPair, program: Path, names: Sequence[str], plan: Plan, told: Callable[[str], None]) -> dict[str, Any]:
     """What is measured with each switch."""
     comparison = Comparison(pair, program, plan, told)
-    found: dict[str, Any] = {"versions": pair.versions, "core": pair.core}
-    if "throughput" in names:
-        found["throughput"] = comparison.throughput(cases_of(1))
-    if "both" in names:
-        found["both"] = comparison.throughput(cases_of(2))
+    found: dict[str, Any] = {"versions": pair.versions, "core": pair.core, "round trips": [comparison.round_trip()]}
+    ways = [way for way, name in ((1, "throughput"), (2, "both")) if name in names]
+    if ways:
+        rows = comparison.throughput([case for way in ways for case in cases_of(way)])
+        found |= {"both" if way == 2 else "throughput": [row for row in rows if row["ways"] == way] for way in ways}
     if "queues" in names:
         found["queues"] = comparison.throughput(QUEUE_CASES, 2)
     if "lossless" in names:
         found["lossless"] = comparison.loss_free()
+    found["round trips"].append(comparison.round_trip())
     return {**found, "taken": comparison.taken}
 
 
@@ -202,7 +204,7 @@ def main() -> int:
     paths = [path for path in DPDK_PATHS if not options.path or any(words in path.name for words in options.path)]
     if not paths:
         parser.error(f"no such path; there are {', '.join(path.name for path in DPDK_PATHS)}")
-    plan = Plan(options.rounds or 1, 0.05, paths) if options.quick else Plan(options.rounds or 3, 0.2, paths)
+    plan = Plan(options.rounds or 1, 0.05, paths) if options.quick else Plan(options.rounds or 3, 0.12, paths)
     effort = Effort(5_000, 30) if options.quick else Effort(50_000, 200)
     report = measure(options.names or MEASURES, options.switch or SWITCHES, plan, effort)
     return tell(report, options.json, show)

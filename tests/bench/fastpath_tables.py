@@ -11,7 +11,7 @@ from rich.table import Table
 
 from tests.bench.dpdk_paths import DPDK_PATHS
 
-_WIDTH: Final = 180
+_WIDTH: Final = 190
 _TITLES: Final = {
     "throughput": "One way, plateau, Mpps",
     "both": "Both ways at once, plateau of the sum, Mpps",
@@ -24,7 +24,9 @@ _DPDK: Final = frozenset(path.name for path in DPDK_PATHS)
 def show(report: Mapping[str, Any]) -> None:
     console = Console(width=_WIDTH)
     for name, found in report.get("switches", {}).items():
-        console.print(f"[bold]{name}: " + ", ".join(f"{part} {version}" for part, version in found["versions"].items()))
+        versions = ", ".join(f"{part} {version}" for part, version in found["versions"].items())
+        trips = " and ".join(map(str, found["round trips"]))
+        console.print(f"[bold]{name}: {versions}[/]; a round trip before and after: {trips} µs")
         for part, title in _TITLES.items():
             if part in found:
                 console.print(comparison(title, found[part]))

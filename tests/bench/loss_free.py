@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 TRIAL_S: Final = 0.09
 """Shorter than a tenth of a second: in that time our generator does not return to Python, where nothing receives."""
-TRIES: Final = 4
-RESOLUTION: Final = 0.01
+TRIES: Final = 5
+RESOLUTION: Final = 0.02
 """Of the highest rate that is tried."""
 _LATE: Final = 1.005
 """How much longer than its time a trial may take: bursts are sent as a whole, and the last one may wait for room."""

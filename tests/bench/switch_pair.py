@@ -37,8 +37,8 @@ class SwitchPair:
     @property
     def versions(self) -> dict[str, str]:
         """Of Open vSwitch, and of the DPDK in it."""
-        row = self.switch.rows("Open_vSwitch")[0]
-        return {"Open vSwitch": str(row["ovs_version"]), "its DPDK": str(row["dpdk_version"]).removeprefix("DPDK ")}
+        dpdk = str(self.switch.rows("Open_vSwitch")[0]["dpdk_version"]).removeprefix("DPDK ")
+        return {"Open vSwitch": self.switch.appctl("version").split()[-1], "its DPDK": dpdk}
 
     @contextmanager
     def attached(self, options: FrontEndOptions) -> Iterator[Ends]:
