@@ -18,13 +18,24 @@ Json = tuple[str, Any]
 
 def value_of(row: Any, column: str) -> Any:
     """The value of `row.column`: a map is a dict, a set or an optional value is a sorted list."""
-    datum = row._data[column]  # noqa: SLF001
+    datum = dict.get(row._data, column)  # noqa: SLF001
+    if datum is None:  # it has its default: ovs.db.idl would make a Datum of that for each look
+        return _default_of(row._table.columns[column].type)  # noqa: SLF001
     kind = datum.type
     if kind.is_map():
         return {key.value: value.value for key, value in datum.values.items()}
     if kind.is_scalar():
         return next(iter(datum.values)).value
     return sorted(key.value for key in datum.values)
+
+
+def _default_of(kind: Any) -> Any:
+    """What a column of this type has unless it is written."""
+    if kind.is_map():
+        return {}
+    if kind.is_scalar():
+        return kind.key.default().value
+    return []
 
 
 def columns_of(row: Any, *names: str) -> dict[str, Any]:
