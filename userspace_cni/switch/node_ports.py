@@ -23,10 +23,11 @@ def list_node_ports(client: SwitchClient, bridge: str, deadline: Deadline) -> tu
     from userspace_cni.ovsdb.database import every_name, named, of_type
 
     what = f"bridge {bridge}: looking at the node's own ports"
-    names = client.read(_internal, of_type("internal") | named(bridge), what, deadline)
-    if not names:
-        return ()
-    found = client.read(partial(_ports, bridge, names), named(*names), what, deadline)
+    if client.resident:  # it has all rows: one look tells
+        found = client.read(lambda session: _ports(bridge, _internal(session), session), frozenset(), what, deadline)
+    else:
+        names = client.read(_internal, of_type("internal") | named(bridge), what, deadline)
+        found = client.read(partial(_ports, bridge, names), named(*names), what, deadline) if names else ()
     if not any(each.mtu for each in found):
         return found
     least = client.read(partial(_least_mtu, bridge), every_name(), what, deadline)
