@@ -99,6 +99,10 @@ class Pods(Protocol):
         """The kinds of consumers, by their names in a network's key `consumer`."""
         ...
 
+    def read_options(self, request: Request, warn: Callable[[str], object]) -> Options:
+        """What an ADD's configuration asks for; `warn` is called for what is ignored. Raises as `cni.options.read_options`."""
+        ...
+
     def begin_gathering(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> Gathering:
         """What this ADD asks of node and pod; nothing is asked yet."""
         ...

@@ -97,7 +97,7 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
     deadline = Deadline.after(node.service.deadline_s, "deadline_s")
     netns_inode = node.sandboxes.inode(request.environment)
     request = node.addresses.complete(request, deadline)
-    options = read_options(request, node.pods.consumers, partial(give, KEY_IGNORED))
+    options = node.pods.read_options(request, partial(give, KEY_IGNORED))
     raw_previous = request.network.raw.get("prevResult")
     previous = read_prev_result(raw_previous, request.network.version) if raw_previous is not None else None
     if request.network.ipam:

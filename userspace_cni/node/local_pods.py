@@ -6,8 +6,9 @@ Heavy modules are imported when they are first used: a process that lives for on
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from userspace_cni.base.log import say
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from userspace_cni.base.deadline import Deadline
     from userspace_cni.base.findings import Finding
     from userspace_cni.base.notices import Recipient
+    from userspace_cni.cni.known_options import KnownOptions
     from userspace_cni.cni.options import Options
     from userspace_cni.cni.request import Environment, Request
     from userspace_cni.kube.events import Events
@@ -51,6 +53,20 @@ class LocalPods:
         from userspace_cni.consumers import CONSUMERS
 
         return CONSUMERS
+
+    def read_options(self, request: Request, warn: Callable[[str], object]) -> Options:
+        """What an ADD's configuration asks for; a process that lives on reads equal ones once."""
+        if not self._installation.resident:
+            from userspace_cni.cni.options import read_options
+
+            return read_options(request, self.consumers, warn)
+        return self._known_options.read(request, self.consumers, warn)
+
+    @cached_property
+    def _known_options(self) -> KnownOptions:
+        from userspace_cni.cni.known_options import KnownOptions
+
+        return KnownOptions()
 
     def begin_gathering(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> LocalGathering:
         """What this ADD asks of node and pod, and of the API server if there is one."""

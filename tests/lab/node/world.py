@@ -42,7 +42,7 @@ from userspace_cni.base.limits import UNLIMITED
 from userspace_cni.base.notices import Recipient
 from userspace_cni.base.subnets import Placement
 from userspace_cni.cni.bandwidth import resolve
-from userspace_cni.cni.options import Options
+from userspace_cni.cni.options import Options, read_options
 from userspace_cni.cni.request import Environment, Request, Verb
 from userspace_cni.cni.subnet_keys import as_leased, complete_request
 from userspace_cni.consumers import CONSUMERS
@@ -187,6 +187,9 @@ class MemoryPods:
 
     world: World
     consumers = CONSUMERS
+
+    def read_options(self, request: Request, warn: Callable[[str], object]) -> Options:
+        return read_options(request, self.consumers, warn)
 
     def begin_gathering(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> MemoryGathering:
         """A pod with its own directory, or with a kernel link, without an API server."""
