@@ -11,6 +11,8 @@ in less than a minute: `--only resting --ports 0 --rounds 30`.
                     and where the call's time went by stage
     back-to-back    the same without the rest
     burst           so many ADDs at once; bare: one transaction with as many ports, awaited
+    pod             eight interfaces of one pod at once, beside one interface, and eight pods with one each
+    least           the least that Python takes for what an ADD leaves (`least_python`), in processor time per ADD
     idle            processor time and memory of an agent with 400 ports and nothing to do
     scrape          one GET of /metrics, with so many attachments whose applications are connected, on the agent's socket and
                     over TCP: wall, and processor time of agent, ovsdb-server and ovs-vswitchd's main thread
@@ -45,7 +47,8 @@ from rich.table import Table
 from tests.bench.attach import BRIDGE, existing_ports
 from tests.bench.calls import Shim, Spent, memory_mib, milliseconds, processor_s
 from tests.bench.floor import Floor
-from tests.bench.latency import burst, calm, single
+from tests.bench.latency import burst, calm, of_one_pod, single
+from tests.bench.least_python import least
 from tests.bench.report import arguments, machine, tell
 from tests.lab.node.agent import Agent, running
 from tests.lab.node.node import Node, clean
@@ -54,10 +57,11 @@ from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.cni import protocol
 from userspace_cni.fastpath.vhost.front_end import FrontEndListener, FrontEndOptions
 
-PARTS = ("status", "resting", "back-to-back", "burst", "idle", "scrape", "crowd", "endurance")
+PARTS = ("status", "resting", "back-to-back", "burst", "pod", "least", "idle", "scrape", "crowd", "endurance")
 BURSTS = (40, 200)
 CYCLES = 10_000
 LANES = 8
+INTERFACES = 8
 APPLICATIONS_S = 120.0
 METRICS = "127.0.0.1:19117"
 REST_PAGE_S = 0.3
@@ -229,7 +233,7 @@ def measure(node: Node, sandbox: str, directory: Path, options: argparse.Namespa
 
     with running(node, USERSPACE_CNI_TICK_S="30", USERSPACE_CNI_METRICS_LISTEN=METRICS) as agent:
         shim, spent = Shim(node, [sandbox], directory), Spent(agent)
-        if {"status", "resting", "back-to-back", "burst"} & set(options.only):
+        if {"status", "resting", "back-to-back", "burst", "pod", "least"} & set(options.only):
             for count in counts:
                 with existing_ports(switch, node.directory, count):
                     where = f"{count} ports"
@@ -239,6 +243,9 @@ def measure(node: Node, sandbox: str, directory: Path, options: argparse.Namespa
                     for size in options.bursts:
                         many = partial(burst, node, shim, spent, size, max(3, rounds // 6))
                         part("burst", f"{size} at {where}", many)
+                    part("pod", where, lambda: of_one_pod(node, shim, INTERFACES, max(3, rounds // 3)))
+                    model = partial(least, switch.ovsdb, node.directory, node.network(), 40, max(3, rounds // 6))
+                    part("least", where, lambda: {"cpu": model()})  # noqa: B023 - called at once
         with existing_ports(switch, node.directory, 0):
             part("idle", "400 ports", lambda: idle(shim, agent, options.seconds))
             for count in counts:
@@ -259,7 +266,7 @@ def show(report: Mapping[str, Any]) -> None:
                 stages[f"{part}, {where}, {verb}"] = row["stages"]
     _table(console, "calls: ms, p50 / p95; processor time per call", calls)
     _table(console, "where a call's time goes, ms", stages)
-    for part in ("status", "idle", "scrape", "crowd", "endurance"):
+    for part in ("status", "pod", "least", "idle", "scrape", "crowd", "endurance"):
         for where, found in report.get(part, {}).items():
             nested = all(isinstance(value, dict) and "p50" not in value for value in found.values())
             _table(console, f"{part}, {where}", found if nested else {"": found})

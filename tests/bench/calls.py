@@ -28,6 +28,8 @@ class Shim:
 
     namespace = ""
     """That of the pods; "" for pods of which only the UID is told."""
+    interfaces = 1
+    """Interfaces of each pod: so many calls with successive numbers are of one."""
 
     def __init__(
         self, node: Node, sandboxes: Sequence[str], directory: Path, network: Mapping[str, Any] | None = None, plugin: str = ""
@@ -42,11 +44,13 @@ class Shim:
         self._environ = node.variables("ADD")
 
     def spawn(self, command: str, number: int) -> int:
+        pod, interface = divmod(number, self.interfaces)
         environ = self._environ | {
             "CNI_COMMAND": command,
-            "CNI_CONTAINERID": f"{number:012x}{'c' * 52}",
-            "CNI_NETNS": self._sandboxes[number % len(self._sandboxes)],
-            "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_UID={self._uid(number)}{self._named(number)}",
+            "CNI_CONTAINERID": f"{pod:012x}{'c' * 52}",
+            "CNI_IFNAME": f"net{interface + 1}",
+            "CNI_NETNS": self._sandboxes[pod % len(self._sandboxes)],
+            "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_UID={self._uid(pod)}{self._named(pod)}",
         }
         actions = [
             (os.POSIX_SPAWN_OPEN, 0, str(self._stdin), os.O_RDONLY, 0),
@@ -57,7 +61,7 @@ class Shim:
     def prepare(self, numbers: range) -> None:
         """The pods' volumes, as the kubelet has made them before."""
         for number in numbers:
-            self._node.empty_dir(self._uid(number))
+            self._node.empty_dir(self._uid(number // self.interfaces))
 
     @staticmethod
     def _uid(number: int) -> str:

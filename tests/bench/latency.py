@@ -180,6 +180,26 @@ def burst(node: Node, shim: Shim, spent: Spent, count: int, rounds: int) -> dict
     }
 
 
+def of_one_pod(node: Node, shim: Shim, count: int, rounds: int) -> dict[str, Any]:
+    """So many interfaces of one pod at once, beside one, and as many pods with one each; in turns."""
+    assert node.switch
+    floor = Floor(node.switch.ovsdb, BRIDGE, node.directory)
+    shim.interfaces = count
+    cases = {"one": range(1), "of one pod": range(count), "of as many pods": range(0, count * count, count)}
+    walls: dict[str, list[float]] = {case: [] for case in cases}
+    for number in range(-1, rounds):
+        for case, numbers in cases.items():
+            calm(floor, node.switch.vswitchd_pid)
+            wall, _ = shim.burst("ADD", numbers)
+            shim.burst("DEL", numbers)
+            if number >= 0:
+                walls[case].append(wall)
+    shim.interfaces = 1
+    floor.close()
+    found: dict[str, Any] = {case: milliseconds(taken) for case, taken in walls.items()}
+    return found | {"of one pod / one": _ratio(walls["of one pod"], walls["one"])}
+
+
 def calm(floor: Floor, vswitchd: int) -> None:
     """Wait until ovs-vswitchd's main thread has nothing more to do: after many deletions it is busy for seconds."""
     floor.settle()
