@@ -102,7 +102,7 @@ class Bench:
             stack.enter_context(self._attached("vhost-user", both.peer, PEER, {}))
             stack.enter_context(self._attached(kind, both.pod, POD, {"bandwidth": dict(bandwidth)} if bandwidth else {}))
             for place in (both.pod, both.peer):
-                stack.enter_context(_server(place))
+                stack.enter_context(serve(place))
             wait_until(lambda: pings(both.pod, PEER, 1), what=f"{kind}: the peer to answer", pause=0.1)
             yield both
 
@@ -138,7 +138,7 @@ class Bench:
 
 
 @contextmanager
-def _server(place: str) -> Iterator[None]:
+def serve(place: str) -> Iterator[None]:
     """An iperf3 server in the namespace, which listens."""
     argv = ["nsenter", f"--net={place}", "iperf3", "-s", "-p", str(PORT)]
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
