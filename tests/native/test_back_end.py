@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -79,14 +80,16 @@ def _carry(source: QueuePair, sink: QueuePair, frames: list[bytes]) -> list[byte
     return seen
 
 
+@pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_frames_of_every_length(attach: Attach, kind: str) -> None:
-    """Frames of all lengths from 14 to 9018 bytes arrive bit by bit as they were sent, in order, both ways."""
-    front_end, back_end = attach(KINDS[kind])
+def test_frames_of_every_length(attach: Attach, kind: str, packed: bool) -> None:
+    """Frames of 14 to 9018 bytes arrive bit by bit as they were sent, in order, both ways, in both kinds of rings."""
+    front_end, back_end = attach(replace(KINDS[kind], packed=packed))
     frames = [NOISE[length : 2 * length] for length in range(14, 9019)]
     ours, theirs = front_end.pairs[0], back_end.pairs[0]
     assert bool(back_end.features & Feature.NET_MRG_RXBUF) == KINDS[kind].mergeable
     assert bool(back_end.features & Feature.IN_ORDER) == KINDS[kind].in_order
+    assert bool(back_end.features & Feature.RING_PACKED) == packed
     assert _carry(ours, theirs, frames) == frames
     assert _carry(theirs, ours, frames) == frames
     size = sum(map(len, frames))

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
 from tests.lab.frames.lender import BYTES, FEATURES, GUEST, NEXT, USER, WRITE, Buffer, Lender
+from tests.lab.frames.packed_lender import AVAIL, PACKED, USED, PackedLender
 from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath._native import lib
 from userspace_cni.fastpath.fastpath_errors import Disconnected, FrameRefused, PeerError
@@ -58,7 +59,7 @@ ADDRESSES = st.builds(VringAddress, st.integers(0, 3), st.sampled_from([0, 0, 0,
 )
 REGIONS = st.builds(Region, GUESTS, SIZES, USERS, st.sampled_from([0, 0, 4096]) | NUMBERS)
 PAYLOADS: dict[int, st.SearchStrategy[bytes]] = {
-    VhostRequest.SET_FEATURES: st.sampled_from([FEATURES, Feature.VERSION_1, 0]).map(pack_u64) | NUMBERS.map(pack_u64),
+    VhostRequest.SET_FEATURES: st.sampled_from([FEATURES, PACKED, Feature.VERSION_1, 0]).map(pack_u64) | NUMBERS.map(pack_u64),
     VhostRequest.SET_MEM_TABLE: st.lists(REGIONS, min_size=1, max_size=8).map(pack_table),
     VhostRequest.SET_VRING_NUM: STATES,
     VhostRequest.SET_VRING_BASE: STATES,
@@ -102,6 +103,10 @@ MESSAGES = st.lists(ONE, min_size=1, max_size=12)
 FLAGS = st.sampled_from([0, WRITE, NEXT, WRITE | NEXT, 4, 0xFFFF])
 BUFFERS = st.builds(Buffer, GUESTS, st.sampled_from([0, 11, 12, 72, 2048]) | SMALL, FLAGS, st.integers(0, 3) | st.just(65535))
 CHAINS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3), BUFFERS), max_size=8)
+PIECES = st.lists(st.tuples(st.integers(0, 1), BUFFERS), min_size=1, max_size=12)
+STATES_OF = st.sampled_from([0, AVAIL, USED, AVAIL | USED])
+"""Of a descriptor in a packed ring: one that is written as it is, whatever that makes of it."""
+STRAY = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 12), BUFFERS, STATES_OF), max_size=6)
 HEADS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3) | st.sampled_from([255, 256, 65535])), max_size=8)
 
 
@@ -193,12 +198,32 @@ def test_rings_with_anything_in_them(
     assert lib.fp_guard_count() == 0
 
 
-def test_scribbling_while_it_is_polled() -> None:
+@PROFILE
+@given(PIECES, STRAY, st.booleans(), st.sampled_from([1, 3, 8, 256]))
+def test_packed_rings_with_anything_in_them(
+    pieces: list[tuple[int, Buffer]], stray: list[tuple[int, int, Buffer, int]], in_order: bool, ring: int
+) -> None:
+    """The same of packed rings: descriptors that are made available in turn, and others that are only there."""
+    ours, theirs = socket.socketpair()
+    with PackedLender(theirs, ring) as lender, BackEnd(ours) as back_end:
+        lender.attach(PACKED if in_order else PACKED & ~Feature.IN_ORDER)
+        for vring, slot, buffer, state in stray:
+            lender.describe(vring, slot % ring, buffer._replace(flags=buffer.flags & 7 | state))
+            _carry(back_end)
+        for vring, buffer in pieces:
+            lender.supply(vring, buffer._replace(flags=buffer.flags & 7))
+            _carry(back_end)
+        _end(lender, back_end)
+    assert lib.fp_guard_count() == 0
+
+
+@pytest.mark.parametrize("kind", [Lender, PackedLender])
+def test_scribbling_while_it_is_polled(kind: type[Lender]) -> None:
     """Another thread writes over all of both rings while ours polls: every connection ends with a fault of that front-end."""
     faults = set()
     for turn in range(60):
         ours, theirs = socket.socketpair()
-        with Lender(theirs) as lender, BackEnd(ours) as back_end:
+        with kind(theirs) as lender, BackEnd(ours) as back_end:
             lender.attach()
             for vring, flags in ((0, WRITE), (1, 0)):
                 for index in range(256):
@@ -224,7 +249,9 @@ def _scribble(lender: Lender, seed: int, stop: threading.Event) -> None:
     while not stop.is_set():
         state = state * 6364136223846793005 + 1442695040888963407 & 2**64 - 1
         vring, where = state >> 63, state >> 40
-        if where % 3:
+        if isinstance(lender, PackedLender) and where % 3:
+            lender.memory[vring * 0x4000 + where % 256 * 16 + 14 + (where >> 8) % 2] = state >> 32 & 0xFF
+        elif where % 3:
             struct.pack_into("=H", lender.memory, vring * 0x4000 + 0x1002, where >> 8 & 0x7F)
         else:
             lender.memory[vring * 0x4000 + where % 4096] = state >> 32 & 0xFF
