@@ -215,6 +215,24 @@ def test_indexes_wrap() -> None:
         assert VringState(1, 1).pack() == lender.answer()[2]
 
 
+def test_base_of_a_front_end_that_does_not_know() -> None:
+    """A front-end whose last back-end has died may name index 0: the ring goes on behind the last buffer that was used."""
+    ours, theirs = socket.socketpair()
+    with Lender(theirs) as lender, BackEnd(ours) as back_end:
+        lender.attach()
+        lender.describe(1, 0, Buffer(BUFFERS, 72))
+        lender.offer(1, 0, 0, 0)
+        assert back_end.pairs[0].receive_frames() == [bytes(60)] * 3
+        lender.send(VhostRequest.GET_VRING_BASE, VringState(1, 0).pack())
+        lender.answer()
+        lender.place(1, base=0)
+        lender.start(1)
+        lender.offer(1, 0)
+        lender.ask(VhostRequest.GET_FEATURES)
+        assert back_end.pairs[0].receive_frames() == [bytes(60)]
+        assert len(lender.used(1)) == 4
+
+
 def test_questions_and_relics() -> None:
     """Questions are answered, settings are kept, and old messages do what the protocol recommends."""
     ours, theirs = socket.socketpair()

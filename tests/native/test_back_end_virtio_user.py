@@ -137,10 +137,11 @@ def test_frames_of_every_length(place: str, vdev: str) -> None:
             _carry_on(back_end.pairs[0])
 
 
-def test_jumbo_frames(place: str) -> None:
+@pytest.mark.parametrize("packed", [0, 1])
+def test_jumbo_frames(place: str, packed: int) -> None:
     """Frames of up to 9018 bytes are spread over several of the guest's buffers, and come back in several parts."""
     options = ["--max-pkt-len=9018", "--enable-scatter", "--tx-offloads=0x8000"]
-    with _attached(place, "in_order=0,mrg_rxbuf=1", *options) as (process, back_end):
+    with _attached(place, f"in_order=0,mrg_rxbuf=1,packed_vq={packed}", *options) as (process, back_end):
         back_end.wait_started(30)
         _echoes(back_end.pairs[0])
         frames = [NOISE[length : 2 * length] for length in [*range(1500, 9018, 13), 9018]]
@@ -148,9 +149,11 @@ def test_jumbo_frames(place: str) -> None:
         _finish(process)
 
 
-def test_two_queue_pairs(place: str) -> None:
+@pytest.mark.parametrize("packed", [0, 1])
+def test_two_queue_pairs(place: str, packed: int) -> None:
     """With two queue pairs both carry frames, each its own."""
-    with _attached(place, "in_order=1,mrg_rxbuf=1,queues=2", "--rxq=2", "--txq=2") as (process, back_end):
+    vdev = f"in_order=1,mrg_rxbuf=1,queues=2,packed_vq={packed}"
+    with _attached(place, vdev, "--rxq=2", "--txq=2") as (process, back_end):
         back_end.wait_started(30, 2)
         for pair in back_end.pairs:
             _echoes(pair)
@@ -158,6 +161,23 @@ def test_two_queue_pairs(place: str) -> None:
             frames = [bytes([index]) * length for length in range(60, 1500, 10)]
             assert _there_and_back(pair, frames) == frames
         _finish(process)
+
+
+@pytest.mark.parametrize("vdev", ["in_order=1,packed_vq=0", "in_order=1,packed_vq=1", "in_order=0,packed_vq=1"])
+def test_the_back_end_comes_back(place: str, vdev: str) -> None:
+    """A front-end that listens goes on with our next back-end when the last one has hung up.
+
+    No frames are under way then: it waits a millisecond for its polling thread before it makes packed rings anew.
+    """
+    with _testpmd(place, f"{vdev},mrg_rxbuf=1,server=1"):
+        wait_until(lambda: listens(place))
+        for turn in range(3):
+            with BackEnd.connect(place, OFFERED) as back_end:
+                back_end.wait_started(30)
+                _echoes(back_end.pairs[0])
+                frames = [bytes([turn]) * length for length in range(60, 1500)]
+                assert _there_and_back(back_end.pairs[0], frames) == frames
+    assert lib.fp_guard_count() == 0
 
 
 def test_front_end_is_killed(place: str) -> None:

@@ -176,14 +176,16 @@ static int watch(struct fp_device *device, int kick)
  * @device:	Device with its rings in place
  * @base:	Index that the front-end names
  *
- * After its last back-end died, a front-end names the index up to which that one had read. Buffers that it had not used are read
- * again.
+ * After its last back-end died, a front-end names the index up to which that one had read, or 0, as DPDK's virtio_user does. So the
+ * ring tells where that one was: buffers that it had not used are read again. It is believed if the driver can have made as many
+ * buffers available since then.
  */
 static void resume(struct fp_device *device, uint32_t base)
 {
-	uint16_t used = __atomic_load_n(&device->used->index, __ATOMIC_RELAXED), lost = (uint16_t)(base - used);
+	uint16_t used = __atomic_load_n(&device->used->index, __ATOMIC_RELAXED);
+	uint16_t left = (uint16_t)(__atomic_load_n(&device->avail->index, __ATOMIC_RELAXED) - used);
 
-	device->next_avail = device->next_used = lost <= device->size ? used : (uint16_t)base;
+	device->next_avail = device->next_used = left <= device->size ? used : (uint16_t)base;
 }
 
 /**
