@@ -28,10 +28,13 @@ def test_it_cannot_shrink_or_grow() -> None:
                 os.ftruncate(memory.fd, size)
 
 
-def test_its_pages_are_there() -> None:
-    """All blocks are allocated before the first access."""
-    with Memory(1 << 20) as memory:
-        assert os.fstat(memory.fd).st_blocks * 512 == 1 << 20
+@pytest.mark.parametrize("size", [4096, 1 << 20, (16 << 20) + (1 << 16) + 4096, 32 << 20])
+def test_its_pages_are_there(size: int) -> None:
+    """All blocks are allocated before the first access, and hold zeros."""
+    with Memory(size) as memory:
+        assert os.fstat(memory.fd).st_blocks * 512 == size
+        assert not any(os.pread(memory.fd, size + 1, 0))
+        assert len(os.pread(memory.fd, size + 1, 0)) == size
 
 
 def test_it_is_what_the_file_is() -> None:

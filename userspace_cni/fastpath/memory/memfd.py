@@ -25,6 +25,10 @@ _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _HUGE_SHIFT: Final = 26
 """The bit of memfd_create(2)'s flags at which the logarithm of a page's size begins."""
 _NAME: Final = "userspace-cni"
+_ZEROS: Final = bytes(1 << 16)
+"""Is never written to, so that it takes no memory."""
+_WRITTEN: Final = 16 << 20
+"""Most bytes of one call."""
 _LARGE: Final = 64 << 20
 """Above this size the free memory is checked first: the kernel would hand out all it has, and then kill a process."""
 
@@ -78,7 +82,10 @@ class Memory(Closing):
         if not huge and self.size > _LARGE and self.size > _available():
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         self.fd = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | _huge_flags(huge))
-        os.posix_fallocate(self.fd, 0, self.size)
+        if huge:
+            os.posix_fallocate(self.fd, 0, self.size)
+        else:
+            _write_zeros(self.fd, self.size)
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
         self._map = mmap.mmap(self.fd, self.size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
 
@@ -89,6 +96,13 @@ class Memory(Closing):
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+
+def _write_zeros(fd: int, size: int) -> None:
+    left = size
+    while left > 0:
+        whole, rest = divmod(min(left, _WRITTEN), len(_ZEROS))
+        left -= os.writev(fd, [*[_ZEROS] * whole, _ZEROS[:rest]])
 
 
 def _available() -> int:

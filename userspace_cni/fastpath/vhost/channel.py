@@ -97,17 +97,16 @@ class Channel(Closing):
         None as deadline: one second, for answers of a back-end, for which there is always room while the front-end reads.
         """
         until = deadline or Instant.after(1.0)
-        step = _step(message)
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         left = memoryview(message)
         while left:
             try:
                 sent = self._sock.sendmsg([left], ancillary, socket.MSG_NOSIGNAL)
             except BlockingIOError:
-                self._await(select.POLLOUT, until, step)
+                self._await(select.POLLOUT, until, _step(message))
                 continue
             except OSError as error:
-                raise self._lost(step, error) from error
+                raise self._lost(_step(message), error) from error
             left, ancillary = left[sent:], []
 
     def receive(

@@ -39,6 +39,8 @@ _UNREAD_MAX: Final = 64
 """Answers that may wait to be read. A socket holds some hundreds; a back-end that cannot send another stops reading messages."""
 PACKED_BASE: Final = 0x8000_8000
 """Where an empty packed ring begins: 15 bits of an index and a wrap counter, of the next available and the next used buffer."""
+_KNOWN: Final = sum(int(feature) for feature in Feature)
+"""Bits that have a name. Python makes an enum's value anew each time when it has others."""
 _SLOW: Final = f"whether ovs-vswitchd runs and is not stopped (the first attachment after its start takes seconds); {_LOG}"
 
 
@@ -97,7 +99,7 @@ class Handshake:
 
     def negotiate(self, wanted: WantedFeatures) -> AgreedFeatures:
         """Agree on features. Raises NegotiationFailed when the other side lacks a needed one."""
-        offered = Feature(self._number(VhostRequest.GET_FEATURES))
+        offered = self._number(VhostRequest.GET_FEATURES)
         features = _chosen(offered, wanted)
         protocol = ProtocolFeature(0)
         if features & Feature.PROTOCOL_FEATURES:
@@ -150,7 +152,7 @@ class Handshake:
         self._add(VhostRequest.GET_PROTOCOL_FEATURES)
         self._flush()
         useful = ProtocolFeature.REPLY_ACK | (ProtocolFeature.MQ if wanted.queue_pairs > 1 else 0)
-        protocol = ProtocolFeature(self._number(VhostRequest.GET_PROTOCOL_FEATURES)) & useful
+        protocol = ProtocolFeature(self._number(VhostRequest.GET_PROTOCOL_FEATURES) & int(useful))
         self._add(VhostRequest.SET_PROTOCOL_FEATURES, pack_u64(protocol))
         self._acknowledged = bool(protocol & ProtocolFeature.REPLY_ACK)
         return protocol
@@ -241,7 +243,7 @@ _UNACKNOWLEDGED: Final = frozenset(
 """Requests that are sent without NEED_REPLY."""
 
 
-def _chosen(offered: Feature, wanted: WantedFeatures) -> Feature:
+def _chosen(told: int, wanted: WantedFeatures) -> Feature:
     needed = Feature.VERSION_1
     if wanted.mergeable:
         needed |= Feature.NET_MRG_RXBUF
@@ -249,10 +251,11 @@ def _chosen(offered: Feature, wanted: WantedFeatures) -> Feature:
         needed |= Feature.RING_PACKED
     if wanted.queue_pairs > 1:
         needed |= Feature.NET_MQ | Feature.PROTOCOL_FEATURES
-    missing = int(needed) & ~int(offered)
+    missing = int(needed) & ~told
     if missing:
         names = " ".join(str(feature.name) for feature in Feature if feature & missing)
-        raise NegotiationFailed("GET_FEATURES", f"not offered: {names} (offered {int(offered):#x})", _LOG)
+        raise NegotiationFailed("GET_FEATURES", f"not offered: {names} (offered {told:#x})", _LOG)
+    offered = Feature(told & _KNOWN)
     useful = Feature.PROTOCOL_FEATURES
     if wanted.in_order:
         useful |= Feature.IN_ORDER

@@ -37,6 +37,8 @@ class QueueShape(NamedTuple):
 def agree_offloads(offered: Feature, wanted: Feature) -> Feature:
     """Those of the `wanted` offloads that are offered, together with all that they require."""
     features = offered & wanted & OFFLOADS
+    if not features:
+        return features
     if not features & Feature.NET_CSUM:
         features &= ~SEND_OFFLOADS
     if not features & Feature.NET_GUEST_CSUM:

@@ -37,7 +37,7 @@ _NO_FD = 1 << 8
 _INDEX = 0xFF
 
 
-class Flag(IntFlag):
+class Flag(IntEnum):
     """Second word of the header; the two lowest bits are the version, 1."""
 
     VERSION = 0x1
@@ -46,7 +46,8 @@ class Flag(IntFlag):
     NEED_REPLY = 0x8
 
 
-_FLAGS = int(Flag.VERSION_MASK | Flag.REPLY | Flag.NEED_REPLY)  # int: the complement of a Flag would drop unknown bits
+_VERSION, _VERSION_MASK, _REPLY, _NEED_REPLY = map(int, Flag)  # a member's lookup costs as much as the rest of reading a header
+_FLAGS = _VERSION_MASK | _REPLY | _NEED_REPLY
 
 
 class VhostRequest(IntEnum):
@@ -161,12 +162,12 @@ class VhostMessage(NamedTuple):
 
     @property
     def is_reply(self) -> bool:
-        return bool(self.flags & Flag.REPLY)
+        return bool(self.flags & _REPLY)
 
     @property
     def need_reply(self) -> bool:
         """Whether the front-end wants an acknowledgement: to be answered by `acknowledge`."""
-        return bool(self.flags & Flag.NEED_REPLY)
+        return bool(self.flags & _NEED_REPLY)
 
 
 class VringState(NamedTuple):
@@ -243,12 +244,12 @@ def name_of(request: int) -> str:
 
 def encode(request: int, payload: bytes = b"", flags: int = 0) -> bytes:
     """Header and payload, of version 1."""
-    return _HEADER.pack(request, Flag.VERSION | flags, len(payload)) + payload
+    return _HEADER.pack(request, _VERSION | flags, len(payload)) + payload
 
 
 def reply(message: VhostMessage, payload: bytes) -> bytes:
     """The answer of a back-end to a request that has one."""
-    return encode(message.request, payload, Flag.REPLY)
+    return encode(message.request, payload, _REPLY)
 
 
 def acknowledge(message: VhostMessage, *, refused: bool = False) -> bytes:
@@ -259,13 +260,12 @@ def acknowledge(message: VhostMessage, *, refused: bool = False) -> bytes:
 def decode_header(data: bytes | bytearray | memoryview) -> Header:
     """The header in the first 12 bytes. Its request may be unknown: see `is_known`."""
     header = Header(*_HEADER.unpack_from(data))
-    step = name_of(header.request)
-    if header.flags & Flag.VERSION_MASK != Flag.VERSION:
-        raise PeerError(BreachReason.BAD_VERSION, step, f"flags {header.flags:#x}")
+    if header.flags & _VERSION_MASK != _VERSION:
+        raise PeerError(BreachReason.BAD_VERSION, name_of(header.request), f"flags {header.flags:#x}")
     if header.flags & ~_FLAGS & _U32:
-        raise PeerError(BreachReason.BAD_FLAGS, step, f"flags {header.flags:#x}")
+        raise PeerError(BreachReason.BAD_FLAGS, name_of(header.request), f"flags {header.flags:#x}")
     if header.size > PAYLOAD_MAX:
-        raise PeerError(BreachReason.OVERSIZED, step, f"{header.size} bytes")
+        raise PeerError(BreachReason.OVERSIZED, name_of(header.request), f"{header.size} bytes")
     return header
 
 
