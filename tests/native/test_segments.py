@@ -181,10 +181,17 @@ def test_vouched_for(trial: SegmentsTrial) -> None:
 
 def test_padding(trial: SegmentsTrial) -> None:
     """What Ethernet pads short frames with is no payload."""
-    segments = train(Segment(options=b""), 3, 3)
-    written = trial.merge([replace(each, padding=b"\0" * 3).frame() for each in segments])
-    assert [each.frames for each in written] == [3]
-    assert cut(written[0].content) == [each.frame() for each in segments]
+    segments = train(Segment(options=b""), 2)
+    segments.append(segments[-1].next(b"end"))
+    (written,) = trial.merge([replace(each, padding=b"\0" * 3).frame() for each in segments])
+    assert cut(written.content) == [each.frame() for each in segments]
+
+
+def test_tiny_segments(trial: SegmentsTrial) -> None:
+    """Segments of less than 8 bytes are not merged with each other: kernels refuse such frames."""
+    assert merged(trial, train(Segment(), 4, 8)) == [4]
+    assert merged(trial, train(Segment(), 4, 7)) == [1, 1, 1, 1]
+    assert merged(trial, [*(first := train(Segment(), 2, 8)), first[-1].next(b"x")]) == [3]
 
 
 def test_interleaved_flows(trial: SegmentsTrial) -> None:
@@ -225,10 +232,10 @@ def test_order_of_a_flow(trial: SegmentsTrial) -> None:
 
 def hostile_bursts(count: int) -> dict[str, list[bytes]]:
     """Bursts of `count` frames that are meant to cost much."""
-    flows = [Segment(ports=(1000 + number, 80), payload=b"x") for number in range(count)]
-    segments = train(Segment(), count, 1)
+    flows = [Segment(ports=(1000 + number, 80), payload=b"x" * 8) for number in range(count)]
+    segments = train(Segment(), count, 8)
     frames = [each.frame() for each in segments]
-    ping = [each.next(b"x").frame() if number % 2 else each.frame() for number, each in enumerate(flows[: count // 2] * 2)]
+    ping = [each.next(b"x" * 8).frame() if number % 2 else each.frame() for number, each in enumerate(flows[: count // 2] * 2)]
     return {
         "one flow": frames,
         "each of its own flow": [each.frame() for each in flows],

@@ -12,6 +12,9 @@
  * what follows from its place: its length, sequence number and IPv4 identification, and FIN or PSH, with which a frame ends. These are
  * the rules of the kernel's own GRO. Frames with SYN, RST, URG or CWR, without payload, with IP options, and fragments go alone.
  *
+ * UDP is not merged. The kernel's own GRO merges datagrams only for sockets that ask for it, which we cannot know; for all others it
+ * would have to cut them again. Segments of a few bytes begin no frame: kernels refuse to cut to less than FP_GSO_LEAST.
+ *
  * The frame's check word is left to be filled in, so that the kernel does not look at the segments' own any more. Each is checked before it is
  * merged; one that is wrong goes alone, for the kernel to drop and count. A frame that finds no other is not checked.
  *
@@ -27,6 +30,7 @@
 
 #include "internet_sum.h"
 #include "merge_segments.h"
+#include "net_header.h"
 
 #define LONGEST 65535		/* bytes of an IP packet */
 #define PROTOCOL_UDP 17
@@ -278,7 +282,7 @@ static void sort_in(struct fp_merge *merge, const uint8_t *frames, uint32_t stri
 {
 	struct fp_segment *segment = &merge->segments[number], *first;
 	const uint8_t *frame = frames + (size_t)number * stride, *head;
-	bool ends = frame[segment->tcp + 13] & (FP_FIN | FP_PSH);
+	bool ends = frame[segment->tcp + 13] & (FP_FIN | FP_PSH), tiny = segment->end < segment->payload + FP_GSO_LEAST;
 	struct fp_train *train;
 	uint32_t place;
 
@@ -306,7 +310,7 @@ static void sort_in(struct fp_merge *merge, const uint8_t *frames, uint32_t stri
 		}
 		break;
 	}
-	begin_train(merge, number, place, data && !ends);
+	begin_train(merge, number, place, data && !ends && !tiny);
 }
 
 /**
