@@ -5,6 +5,8 @@
 
 #include "ring_end.h"
 
+#define BURST 40	/* frames at once; from 16 on a receive queue may expect a stream */
+
 /** struct input - Bytes that decide what happens */
 struct input {
 	const uint8_t *data;
@@ -107,11 +109,11 @@ static void behave(struct end *end, struct input *input)
 /* Do something that a user of the queue may do, and check its result */
 static void act(struct end *end, struct input *input, uint8_t *frames, uint32_t *lengths)
 {
-	uint32_t count = draw(input, 16), stride = fp_overhead(end->queue) + SHORTEST + draw(input, 200);
+	uint32_t count = draw(input, BURST), stride = fp_overhead(end->queue) + SHORTEST + draw(input, 200);
 	uint64_t foreign = 0;
 	int result;
 
-	for (uint32_t i = 0; i < 16; i++)
+	for (uint32_t i = 0; i < BURST; i++)
 		lengths[i] = draw(input, 40) ? stride : draw(input, 300);
 	if (!end->transmit && !draw(input, 4)) {
 		result = fp_fault_of(end->queue) ? -EBADMSG : fp_driver_discard(end->queue, count, frames, &foreign);
@@ -124,7 +126,7 @@ static void act(struct end *end, struct input *input, uint8_t *frames, uint32_t 
 		for (int i = 0; i < result; i++)
 			CHECK(lengths[i] >= fp_overhead(end->queue) && lengths[i] <= stride);
 	}
-	CHECK(result <= 16 && (result >= 0 || result == -EBADMSG || result == -EMSGSIZE || result == -EINVAL));
+	CHECK(result <= BURST && (result >= 0 || result == -EBADMSG || result == -EMSGSIZE || result == -EINVAL));
 	CHECK(result != -EBADMSG || fp_fault_of(end->queue) != FP_SOUND);
 }
 
@@ -137,8 +139,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	const struct kind *kind = &kinds[draw(&input, KINDS)];
 	bool transmit = draw(&input, 2);
 	struct end end = make(2u << draw(&input, 6), 64 + draw(&input, 100), transmit);
-	uint8_t *frames = calloc(16, 300);
-	uint32_t lengths[16];
+	uint8_t *frames = calloc(BURST, 300);
+	uint32_t lengths[BURST];
 
 	end.queue->headers = draw(&input, 2);
 	attach(&end, kind);

@@ -179,6 +179,45 @@ static void oversize(void)
 	}
 }
 
+/* Deliver @count frames of 60 bytes */
+static void deliver(struct end *in, uint32_t count, bool mergeable)
+{
+	uint8_t frame[60] = { 0 };
+
+	while (count--)
+		CHECK(peer_deliver(&in->peer, frame, sizeof(frame), mergeable));
+}
+
+/* After a full burst a packed ring awaits the next one as a whole, but not for long, and not when a wait has said that it is there */
+static void stream(void)
+{
+	EACH_KIND(kind) {
+		struct end in = make(256, 100, false);
+		uint8_t *frames = malloc(32 * 100);
+		uint32_t lengths[32];
+		int count;
+
+		attach(&in, kind);
+		deliver(&in, 64, kind->mergeable);
+		CHECK(fp_receive(in.queue, frames, 100, lengths, 32) == 32);
+		CHECK(fp_receive(in.queue, frames, 100, lengths, 32) == 32);
+		deliver(&in, 5, kind->mergeable);
+		count = fp_receive(in.queue, frames, 100, lengths, 32);
+		CHECK(count == (kind->packed ? 0 : 5));
+		while (!count)
+			count = fp_receive(in.queue, frames, 100, lengths, 32);
+		CHECK(count == 5);
+		deliver(&in, 5, kind->mergeable);
+		CHECK(fp_receive(in.queue, frames, 100, lengths, 32) == 5);
+		deliver(&in, 37, kind->mergeable);
+		CHECK(fp_receive(in.queue, frames, 100, lengths, 32) == 32);
+		CHECK(fp_wait(&in.queue, 1, -1, -1, 0) == 1);
+		CHECK(fp_receive(in.queue, frames, 100, lengths, 32) == 5);
+		free(frames);
+		unmake(&in);
+	}
+}
+
 /** enum lie - What the other side may write; of a packed ring the first two are flags of the other turn: used, and available */
 enum lie {
 	JUMP_AHEAD, JUMP_BACK, ID_BEYOND, ID_HUGE, ID_TWICE, LONG, HUGE_LENGTH, SHORT, NONE_MERGED, TOO_MANY_MERGED, LONG_PART, LIES
@@ -339,7 +378,8 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } trials[] = {
-	{ "lengths", lengths }, { "wrap", wrap }, { "full", full }, { "oversize", oversize }, { "hostile", hostile },
+	{ "lengths", lengths }, { "wrap", wrap }, { "full", full }, { "oversize", oversize }, { "stream", stream },
+	{ "hostile", hostile },
 };
 
 /* Run the trial of that name */

@@ -21,6 +21,7 @@
  * @ring, @wish, @wished: A packed ring in the same memory: descriptors, the driver area, the device area
  * @back:	Packed ring: our copy of what it said of the buffers from @seen to @behind, checked
  * @head:	Packed ring: what publish() writes into the descriptor at @published, when @made is beyond it
+ * @patience:	Packed ring that receives: not 0 while the next burst of a stream is awaited as a whole; until when, by fp_now()
  * @buffers:	@size buffers of @pitch bytes, in shared memory
  * @size:	Descriptors, a power of two
  * @pitch:	Bytes from one buffer to the next, whole cache lines
@@ -50,6 +51,7 @@ struct driver {
 	const struct packed_event *wished;
 	struct used_element *back;
 	uint64_t head;
+	int64_t patience;
 	uint8_t *buffers;
 	uint32_t size;
 	uint32_t pitch;

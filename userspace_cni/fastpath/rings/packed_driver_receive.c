@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /* packed_driver_receive.c - frames out of a packed ring, and asking for notifications; see packed_driver.h */
 
+#define _GNU_SOURCE
+
+#include "clock.h"
 #include "packed_driver.h"
+
+#define STREAM 16		/* frames: who has room for so many, and got them at once, is in the midst of a stream */
+#define PATIENCE_NS 8000	/* how long the next burst of a stream is awaited as a whole */
+#define NOT_MISSED 1		/* as @patience: nothing was waited for yet */
 
 /**
  * look() - Look for buffers that came back, and note what the ring says of them
@@ -34,6 +41,34 @@ static inline int look(struct driver *driver, uint32_t wanted)
 }
 
 /**
+ * underway() - Whether to wait for the rest of a stream's next burst
+ * @driver:	Driver that receives; no buffer is known to be back
+ * @wanted:	Buffers that the caller has room for
+ *
+ * A device writes a stream burst by burst. Each look at a line of descriptors that it is writing takes the line away from it for a
+ * while. So after a burst that filled the caller's room, only the descriptor that the next such burst ends with is looked at, for
+ * PATIENCE_NS at most. For the caller it is as if the frames came that much later.
+ *
+ * Return: true while the caller is to be told that nothing has come
+ */
+static inline bool underway(struct driver *driver, uint32_t wanted)
+{
+	uint16_t last = (uint16_t)(driver->seen + wanted - 1);
+	int64_t now;
+
+	if (!driver->patience || wanted < STREAM || wanted > (uint16_t)(driver->published - driver->seen))
+		return false;
+	if ((flags_of(load_tail(driver, last)) & PACKED_TURN) == packed_used(last, driver->size))
+		return false;
+	now = fp_now();
+	if (driver->patience == NOT_MISSED)
+		driver->patience = now + PATIENCE_NS;
+	if (now >= driver->patience)
+		driver->patience = 0;
+	return driver->patience;
+}
+
+/**
  * arrived() - Count the buffers that have come back and were not taken yet
  * @driver:	Driver that receives
  * @wanted:	The ring is looked at only when fewer buffers than this are known to be back
@@ -42,9 +77,15 @@ static inline int look(struct driver *driver, uint32_t wanted)
  */
 static inline int arrived(struct driver *driver, uint32_t wanted)
 {
-	int result = look(driver, wanted);
 	uint16_t back = (uint16_t)(driver->behind - driver->seen);
+	int result;
 
+	if (back >= wanted || (!back && underway(driver, wanted)))
+		return back;
+	result = look(driver, wanted);
+	back = (uint16_t)(driver->behind - driver->seen);
+	if (back)
+		driver->patience = back < wanted ? 0 : NOT_MISSED;
 	return back ? back : result;
 }
 
@@ -159,6 +200,7 @@ int fp_packed_arm(struct fp_queue *queue)
 
 	if (!driver->transmit)
 		give(driver, driver->made);
+	driver->patience = 0;
 	if (back)
 		return 1;
 	packed_suppress(driver->wish, true);
@@ -186,6 +228,7 @@ void fp_packed_disarm(struct fp_queue *queue)
 void fp_packed_lay_out(struct driver *driver)
 {
 	packed_suppress(driver->wish, false);
+	driver->patience = 0;
 	if (driver->transmit)
 		return;
 	for (uint32_t id = 0; id < driver->size; id++)
