@@ -118,12 +118,13 @@ def test_several_queue_pairs(attach: Attach) -> None:
         assert front_end.pairs[index].receive_frames() == [bytes([index + 9]) * 60]
 
 
-def test_more_queue_pairs_than_offered(place: str) -> None:
-    """A front-end learns from GET_QUEUE_NUM that there are fewer queue pairs, and its error says so."""
-    with BackEndListener(place) as listener, ThreadPoolExecutor() as pool:
+@pytest.mark.parametrize(("offered", "step"), [(1, "GET_FEATURES: not offered: NET_MQ"), (2, "GET_QUEUE_NUM: .* at most 2")])
+def test_more_queue_pairs_than_offered(place: str, offered: int, step: str) -> None:
+    """A front-end learns that there is one queue pair from the features, or how many from GET_QUEUE_NUM; its error says so."""
+    with BackEndListener(place, BackEndOptions(queue_pairs=offered)) as listener, ThreadPoolExecutor() as pool:
         accepted = pool.submit(listener.accept)
-        with pytest.raises(NegotiationFailed):
-            FrontEnd.connect(place, FrontEndOptions(queue_pairs=2))
+        with pytest.raises(NegotiationFailed, match=step):
+            FrontEnd.connect(place, FrontEndOptions(queue_pairs=offered + 1))
         accepted.result(60).close()
 
 

@@ -15,7 +15,15 @@ from userspace_cni.fastpath._native import lib
 from userspace_cni.fastpath.fastpath_errors import Disconnected, TimedOut
 from userspace_cni.fastpath.rings.burst import Burst
 from userspace_cni.fastpath.vhost.back_end import BackEnd, BackEndOptions
-from userspace_cni.fastpath.vhost.vhost_messages import Feature, Region, VhostRequest, VringFd, VringState, pack_u64
+from userspace_cni.fastpath.vhost.vhost_messages import (
+    Feature,
+    ProtocolFeature,
+    Region,
+    VhostRequest,
+    VringFd,
+    VringState,
+    pack_u64,
+)
 
 NOISE = random.Random(4).randbytes(2 * 9018)
 BUFFERS = GUEST + 0x10000
@@ -238,7 +246,7 @@ def test_questions_and_relics() -> None:
     ours, theirs = socket.socketpair()
     with Lender(theirs) as lender, BackEnd(ours, BackEndOptions(queue_pairs=3)) as back_end:
         assert lender.ask(VhostRequest.GET_QUEUE_NUM) == 3
-        assert lender.ask(VhostRequest.GET_PROTOCOL_FEATURES) & 0x9 == 0x9
+        assert lender.ask(VhostRequest.GET_PROTOCOL_FEATURES) & 0x9 == 0x9  # MQ, REPLY_ACK
         assert lender.ask(VhostRequest.NET_SET_MTU, pack_u64(9000)) == 0
         assert lender.ask(VhostRequest.SEND_RARP, pack_u64(0x112233445566)) == 0
         assert lender.ask(VhostRequest.SET_STATUS, pack_u64(0xB)) == 0
@@ -252,3 +260,11 @@ def test_questions_and_relics() -> None:
         assert back_end.list_started() == (0,)
         assert lender.ask(VhostRequest.SET_STATUS, pack_u64(0)) == 0
         assert back_end.list_started() == ()
+
+
+def test_one_pair_has_no_mq() -> None:
+    """A device with one pair has MQ neither among virtio's features nor the protocol's: not everybody counts queues in pairs."""
+    ours, theirs = socket.socketpair()
+    with Lender(theirs) as lender, BackEnd(ours):
+        assert not lender.ask(VhostRequest.GET_FEATURES) & Feature.NET_MQ
+        assert not lender.ask(VhostRequest.GET_PROTOCOL_FEATURES) & ProtocolFeature.MQ

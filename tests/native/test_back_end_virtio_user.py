@@ -1,4 +1,7 @@
-"""An independent front-end at our back-end: DPDK's virtio_user in testpmd, which sends back each frame. Root, no hugepages."""
+"""An independent front-end at our back-end: DPDK's virtio_user in testpmd, which sends back each frame. Root, no hugepages.
+
+Some of the tests run with a newer release's DPDK, too (`tests.lab.peers.peer_programs`).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.lab.peers.peer_programs import OWN, PeerPrograms, peers
 from tests.lab.switch.switch import listens, wait_until
 from userspace_cni.fastpath._native import lib
 from userspace_cni.fastpath.fastpath_errors import Disconnected
@@ -22,13 +26,32 @@ from userspace_cni.fastpath.vhost.vhost_messages import Feature
 
 NOISE = random.Random(5).randbytes(2 * 9018)
 MARK = b"\xff" * 6 + b"are you there" + bytes(60)
+DEVICES = [
+    "in_order=1,mrg_rxbuf=1",
+    "in_order=1,mrg_rxbuf=0",
+    "in_order=0,mrg_rxbuf=1",
+    "in_order=0,mrg_rxbuf=0",
+    "in_order=1,mrg_rxbuf=1,server=1",
+    "in_order=0,mrg_rxbuf=0,vectorized=1,queue_size=1024",
+    "packed_vq=1,in_order=1,mrg_rxbuf=1",
+    "packed_vq=1,in_order=1,mrg_rxbuf=0",
+    "packed_vq=1,in_order=0,mrg_rxbuf=1",
+    "packed_vq=1,in_order=0,mrg_rxbuf=0",
+    "packed_vq=1,in_order=1,mrg_rxbuf=0,vectorized=1",
+    "packed_vq=1,in_order=1,mrg_rxbuf=1,server=1,queue_size=300",
+]
+NEWER_DEVICES = [
+    "in_order=1,mrg_rxbuf=1,server=1,queue_size=64,mac=02:00:00:00:00:05,speed=10000",
+    "in_order=0,mrg_rxbuf=0,vectorized=1,queue_size=2048",
+    "packed_vq=1,in_order=0,mrg_rxbuf=1,queue_size=100",
+]
 OFFERED = BackEndOptions(queue_pairs=2)
 
 
 @contextmanager
-def _testpmd(path: str, vdev: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+def _testpmd(path: str, vdev: str, *options: str, of: PeerPrograms = OWN) -> Iterator[subprocess.Popen[bytes]]:
     """testpmd with one virtio_user port, both threads on one core; killed at the end if it still runs."""
-    argv = ["dpdk-testpmd", "--lcores=0@0,1@0", "--no-huge", "--no-pci", "-m", "128", "--no-telemetry", "--no-shconf"]
+    argv = [*of.testpmd, "--lcores=0@0,1@0", "--no-huge", "--no-pci", "-m", "128", "--no-telemetry", "--no-shconf"]
     argv += ["--vdev", f"net_virtio_user0,path={path},{vdev}"]
     argv += ["--", "--total-num-mbufs=8192", "--no-mlockall", "--forward-mode=io", "--auto-start", *options]
     output = Path(path).with_name("testpmd.log")
@@ -55,17 +78,17 @@ def place() -> Iterator[str]:
 
 
 @contextmanager
-def _attached(path: str, vdev: str, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], BackEnd]]:
+def _attached(path: str, vdev: str, *options: str, of: PeerPrograms = OWN) -> Iterator[tuple[subprocess.Popen[bytes], BackEnd]]:
     """Our back-end with a testpmd that forwards; frames that it gets before it forwards are lost."""
     if "server=1" in vdev:
-        with _testpmd(path, vdev, *options) as process:
+        with _testpmd(path, vdev, *options, of=of) as process:
             wait_until(lambda: listens(path))
             with BackEnd.connect(path, OFFERED) as back_end:
                 yield process, back_end
     else:
         with (
             BackEndListener(path, OFFERED) as listener,
-            _testpmd(path, vdev, *options) as process,
+            _testpmd(path, vdev, *options, of=of) as process,
             listener.accept(60) as back_end,
         ):
             yield process, back_end
@@ -105,26 +128,10 @@ def _carry_on(pair: QueuePair) -> None:
         pair.receive_frames()
 
 
-@pytest.mark.parametrize(
-    "vdev",
-    [
-        "in_order=1,mrg_rxbuf=1",
-        "in_order=1,mrg_rxbuf=0",
-        "in_order=0,mrg_rxbuf=1",
-        "in_order=0,mrg_rxbuf=0",
-        "in_order=1,mrg_rxbuf=1,server=1",
-        "in_order=0,mrg_rxbuf=0,vectorized=1,queue_size=1024",
-        "packed_vq=1,in_order=1,mrg_rxbuf=1",
-        "packed_vq=1,in_order=1,mrg_rxbuf=0",
-        "packed_vq=1,in_order=0,mrg_rxbuf=1",
-        "packed_vq=1,in_order=0,mrg_rxbuf=0",
-        "packed_vq=1,in_order=1,mrg_rxbuf=0,vectorized=1",
-        "packed_vq=1,in_order=1,mrg_rxbuf=1,server=1,queue_size=300",
-    ],
-)
-def test_frames_of_every_length(place: str, vdev: str) -> None:
+@pytest.mark.parametrize(("vdev", "newer"), [*((vdev, False) for vdev in DEVICES), *((vdev, True) for vdev in NEWER_DEVICES)])
+def test_frames_of_every_length(place: str, vdev: str, newer: bool) -> None:
     """Each length from 60 to 1518 comes back as it was sent, in order; after an end in good order nothing is left."""
-    with _attached(place, vdev) as (process, back_end):
+    with _attached(place, vdev, of=peers() if newer else OWN) as (process, back_end):
         back_end.wait_started(30)
         assert bool(back_end.features & Feature.NET_MRG_RXBUF) == ("mrg_rxbuf=1" in vdev)
         assert bool(back_end.features & Feature.IN_ORDER) == ("in_order=1" in vdev)
@@ -150,10 +157,11 @@ def test_jumbo_frames(place: str, packed: int) -> None:
 
 
 @pytest.mark.parametrize("packed", [0, 1])
-def test_two_queue_pairs(place: str, packed: int) -> None:
+@pytest.mark.parametrize("of", [OWN, None], ids=["own", "newer"])
+def test_two_queue_pairs(place: str, packed: int, of: PeerPrograms | None) -> None:
     """With two queue pairs both carry frames, each its own."""
     vdev = f"in_order=1,mrg_rxbuf=1,queues=2,packed_vq={packed}"
-    with _attached(place, vdev, "--rxq=2", "--txq=2") as (process, back_end):
+    with _attached(place, vdev, "--rxq=2", "--txq=2", of=of or peers()) as (process, back_end):
         back_end.wait_started(30, 2)
         for pair in back_end.pairs:
             _echoes(pair)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.lab.peers.peer_programs import OWN, PeerPrograms, peers
 from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath.fastpath_errors import SocketRefused
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener, FrontEndOptions
@@ -21,11 +23,20 @@ OPTIONS = {
 }
 
 
+@dataclass(frozen=True)
+class Vhost:
+    """A vhost port of testpmd. `dials`: it connects to us; `extra`: further options of its device."""
+
+    dials: bool
+    of: PeerPrograms = OWN
+    extra: str = ""
+
+
 @contextmanager
-def net_vhost(path: Path, pairs: int, *, dials: bool) -> Iterator[None]:
+def net_vhost(path: Path, pairs: int, kind: Vhost) -> Iterator[None]:
     """testpmd with one vhost port, which returns every frame on the queue on which it came."""
-    device = f"net_vhost0,iface={path},queues={pairs}" + (",client=1" if dials else "")
-    argv = ["dpdk-testpmd", "-l", "0,1", "--no-huge", "-m", "256", "--no-pci", "--file-prefix", path.parent.name]
+    device = f"net_vhost0,iface={path},queues={pairs}{',client=1' if kind.dials else ''}{kind.extra}"
+    argv = [*kind.of.testpmd, "-l", "0,1", "--no-huge", "-m", "256", "--no-pci", "--file-prefix", path.parent.name]
     argv += ["--vdev", device, "--", "--auto-start", "--forward-mode=io", "--total-num-mbufs=8192"]
     argv += [f"--rxq={pairs}", f"--txq={pairs}"]
     with (path.parent / "log").open("w") as log:
@@ -45,12 +56,12 @@ def path(place: Path) -> Path:
 
 
 @contextmanager
-def attached(path: Path, options: FrontEndOptions, *, dials: bool) -> Iterator[FrontEnd]:
+def attached(path: Path, options: FrontEndOptions, kind: Vhost) -> Iterator[FrontEnd]:
     """A front-end at the vhost port; either of the two connects."""
-    if dials:
+    if kind.dials:
         with (
             FrontEndListener(str(path), options) as listener,
-            net_vhost(path, options.queue_pairs, dials=True),
+            net_vhost(path, options.queue_pairs, kind),
             listener.accept(60) as front_end,
         ):
             yield front_end
@@ -62,7 +73,7 @@ def attached(path: Path, options: FrontEndOptions, *, dials: bool) -> Iterator[F
         except SocketRefused:  # it has not got there yet
             return None
 
-    with net_vhost(path, options.queue_pairs, dials=False), wait_until(connected, what="net_vhost's socket") as front_end:
+    with net_vhost(path, options.queue_pairs, kind), wait_until(connected, what="net_vhost's socket") as front_end:
         yield front_end
 
 
@@ -77,11 +88,9 @@ def comes_back(front_end: FrontEnd, frame: bytes) -> bool:
     return bool(wait_until(once, what=f"a frame of {len(frame)} bytes"))
 
 
-@pytest.mark.parametrize("dials", [False, True], ids=["it listens", "it connects"])
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_frames_come_back(path: Path, options: FrontEndOptions, dials: bool) -> None:
+def carries(path: Path, options: FrontEndOptions, kind: Vhost) -> None:
     """Frames come back unchanged, and again after a second attachment; the requested features were negotiated."""
-    with attached(path, options, dials=dials) as front_end:
+    with attached(path, options, kind) as front_end:
         assert (Feature.IN_ORDER in front_end.features) == options.in_order
         assert (Feature.NET_MRG_RXBUF in front_end.features) == options.mergeable
         assert (Feature.RING_PACKED in front_end.features) == (options.packed is None)
@@ -90,3 +99,18 @@ def test_frames_come_back(path: Path, options: FrontEndOptions, dials: bool) -> 
                 assert comes_back(front_end, bytes(number % 251 for number in range(length)))
             front_end.reattach(60)
             assert front_end.is_alive()
+
+
+@pytest.mark.parametrize("dials", [False, True], ids=["it listens", "it connects"])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_frames_come_back(path: Path, options: FrontEndOptions, dials: bool) -> None:
+    """Frames come back unchanged, and again after a second attachment; the requested features were negotiated."""
+    carries(path, options, Vhost(dials))
+
+
+@pytest.mark.parametrize(
+    "extra", [",tso=1,linear-buffer=1", ",tso=1,iommu-support=1,ext-buffer=1"], ids=["linear", "external, iommu"]
+)
+def test_newer_dpdk(path: Path, extra: str) -> None:
+    """A newer release's DPDK that offers more than is asked for, and receives in buffers of other kinds, carries the same."""
+    carries(path, OPTIONS["two pairs, merged, out of order"], Vhost("iommu" in extra, peers(), extra))

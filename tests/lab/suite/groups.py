@@ -131,6 +131,7 @@ BEDS: Final = (
     Bed("Debian 13's containerd, and cnitool from its source", "tests.lab.lanes.callers", "cluster"),
     Bed("Debian 13's QEMU and libvirt, beside this machine's own", "tests.lab.guests.trixie", "kubevirt"),
     Bed("kernel and initramfs of the virtual machines", "tests.lab.guests.guest", "kubevirt"),
+    Bed("Debian 13's passt, testpmd and QEMU, as vhost-user peers", "tests.lab.peers.peer_programs", "native"),
     Bed("a guest with a full kernel, saved", "tests.lab.hardware.snapshot", "guest"),
 )
 

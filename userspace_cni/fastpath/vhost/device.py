@@ -26,9 +26,7 @@ from userspace_cni.fastpath.vhost.vhost_messages import (
 )
 from userspace_cni.fastpath.vhost.vring import Vring
 
-PROTOCOL_FEATURES: Final = (
-    ProtocolFeature.MQ | ProtocolFeature.RARP | ProtocolFeature.REPLY_ACK | ProtocolFeature.NET_MTU | ProtocolFeature.STATUS
-)
+_PROTOCOL: Final = ProtocolFeature.RARP | ProtocolFeature.REPLY_ACK | ProtocolFeature.NET_MTU | ProtocolFeature.STATUS
 _MTU_RANGE: Final = range(68, 65536)
 _STATUS_MAX: Final = 0xFF
 
@@ -44,12 +42,22 @@ class Offer(NamedTuple):
 
     def features(self) -> Feature:
         """The answer to GET_FEATURES."""
-        offered = Feature.VERSION_1 | Feature.PROTOCOL_FEATURES | Feature.NET_MQ | Feature.NET_MTU | self.offloads
+        offered = Feature.VERSION_1 | Feature.PROTOCOL_FEATURES | Feature.NET_MTU | self.offloads
+        if self.queue_pairs > 1:
+            offered |= Feature.NET_MQ
         if self.mergeable:
             offered |= Feature.NET_MRG_RXBUF
         if self.packed:
             offered |= Feature.RING_PACKED
         return offered | Feature.IN_ORDER if self.in_order else offered
+
+    def protocol_features(self) -> ProtocolFeature:
+        """The answer to GET_PROTOCOL_FEATURES.
+
+        A device with one pair has no MQ, so that nobody asks it GET_QUEUE_NUM: QEMU and DPDK count pairs in the answer, the
+        rust-vmm crate single queues, which would forbid the second queue of the pair.
+        """
+        return _PROTOCOL | ProtocolFeature.MQ if self.queue_pairs > 1 else _PROTOCOL
 
 
 class VhostDevice:
@@ -66,7 +74,7 @@ class VhostDevice:
         self._handlers: dict[VhostRequest, Callable[[VhostMessage], bytes | None]] = {
             VhostRequest.GET_FEATURES: lambda message: self._number(message, int(self._offer.features())),
             VhostRequest.SET_FEATURES: self._set_features,
-            VhostRequest.GET_PROTOCOL_FEATURES: lambda message: self._number(message, int(PROTOCOL_FEATURES)),
+            VhostRequest.GET_PROTOCOL_FEATURES: lambda message: self._number(message, int(self._offer.protocol_features())),
             VhostRequest.SET_PROTOCOL_FEATURES: self._set_protocol_features,
             VhostRequest.GET_QUEUE_NUM: lambda message: self._number(message, self._offer.queue_pairs),
             VhostRequest.SET_OWNER: vhost_messages.require_empty,
@@ -157,8 +165,7 @@ class VhostDevice:
 
     def _set_protocol_features(self, message: VhostMessage) -> None:
         wanted = vhost_messages.unpack_u64(message)
-        if wanted & ~int(PROTOCOL_FEATURES):
-            extra = wanted & ~int(PROTOCOL_FEATURES)
+        if extra := wanted & ~int(self._offer.protocol_features()):
             raise PeerError(BreachReason.BAD_FEATURES, message.name, f"{wanted:#x}, of which {extra:#x} was not offered")
 
     def _reset_owner(self, message: VhostMessage) -> None:
