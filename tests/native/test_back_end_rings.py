@@ -263,7 +263,7 @@ def test_questions_and_relics() -> None:
 
 
 def test_one_pair_has_no_mq() -> None:
-    """A device with one pair has MQ neither among virtio's features nor the protocol's: not everybody counts queues in pairs."""
+    """A device with one pair has MQ neither among virtio's features nor the protocol's: not all front-ends count pairs."""
     ours, theirs = socket.socketpair()
     with Lender(theirs) as lender, BackEnd(ours):
         assert not lender.ask(VhostRequest.GET_FEATURES) & Feature.NET_MQ

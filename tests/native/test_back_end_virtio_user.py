@@ -43,7 +43,7 @@ DEVICES = [
 NEWER_DEVICES = [
     "in_order=1,mrg_rxbuf=1,server=1,queue_size=64,mac=02:00:00:00:00:05,speed=10000",
     "in_order=0,mrg_rxbuf=0,vectorized=1,queue_size=2048",
-    "packed_vq=1,in_order=0,mrg_rxbuf=1,queue_size=100",
+    "packed_vq=1,in_order=0,mrg_rxbuf=1,queue_size=112",
 ]
 OFFERED = BackEndOptions(queue_pairs=2)
 

@@ -1,4 +1,4 @@
-"""Programs of newer Debian releases that speak vhost-user and that nobody here wrote: passt, DPDK's testpmd, QEMU.
+"""Programs of newer Debian releases that speak vhost-user and are not ours: passt, DPDK's testpmd, QEMU.
 
 They are unpacked beside this machine's own, made once and kept; nothing is installed. `python -m tests.lab.peers.peer_programs`
 makes them. Tests take the release that the environment variable PEERS names, a lane (`trixie` by default), or this machine's own

@@ -54,7 +54,7 @@ class Offer(NamedTuple):
     def protocol_features(self) -> ProtocolFeature:
         """The answer to GET_PROTOCOL_FEATURES.
 
-        A device with one pair has no MQ, so that nobody asks it GET_QUEUE_NUM: QEMU and DPDK count pairs in the answer, the
+        A device with one pair has no MQ, so that no front-end asks it GET_QUEUE_NUM: QEMU and DPDK count pairs in the answer, the
         rust-vmm crate single queues, which would forbid the second queue of the pair.
         """
         return _PROTOCOL | ProtocolFeature.MQ if self.queue_pairs > 1 else _PROTOCOL

@@ -34,14 +34,14 @@ from userspace_cni.fastpath.vhost.vhost_messages import (
 )
 from userspace_cni.linux.instant import Instant
 
-_LOG: Final = "ovs-vswitchd.log, and Interface.status and error of the port"
+_LOG: Final = "the log of the back-end; for Open vSwitch ovs-vswitchd.log, and Interface.status and error of the port"
 _UNREAD_MAX: Final = 64
 """Answers that may wait to be read. A socket holds some hundreds; a back-end that cannot send another stops reading messages."""
 PACKED_BASE: Final = 0x8000_8000
 """Where an empty packed ring begins: 15 bits of an index and a wrap counter, of the next available and the next used buffer."""
 _KNOWN: Final = sum(int(feature) for feature in Feature)
 """Bits that have a name. Python makes an enum's value anew each time when it has others."""
-_SLOW: Final = f"whether ovs-vswitchd runs and is not stopped (the first attachment after its start takes seconds); {_LOG}"
+_SLOW: Final = f"whether it runs and is not stopped (the first attachment after a start of ovs-vswitchd takes seconds); {_LOG}"
 
 
 @dataclass(frozen=True)
