@@ -132,6 +132,7 @@ BEDS: Final = (
     Bed("Debian 13's QEMU and libvirt, beside this machine's own", "tests.lab.guests.trixie", "kubevirt"),
     Bed("kernel and initramfs of the virtual machines", "tests.lab.guests.guest", "kubevirt"),
     Bed("Debian 13's passt, testpmd and QEMU, as vhost-user peers", "tests.lab.peers.peer_programs", "native"),
+    Bed("a vhost-user peer of rust-vmm's crates, from Debian 13's sources", "tests.lab.peers.rust_reflector", "native"),
     Bed("a guest with a full kernel, saved", "tests.lab.hardware.snapshot", "guest"),
 )
 
