@@ -1,5 +1,6 @@
 """QEMU as the front-end, and a driver that knows nothing of us: the network boot ROM of its virtio-net card. No guest, no disk.
 
+Some of the tests run with a newer release's QEMU, too (`tests.lab.peers.peer_programs`).
 The ROM asks for an address by DHCP through our back-end, we answer by hand; that it takes the offer proves both directions.
 """
 
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.lab.peers.peer_programs import OWN, PeerPrograms, peers
 from tests.lab.switch.switch import listens, wait_until
 from userspace_cni.fastpath._native import lib
 from userspace_cni.fastpath.fastpath_errors import Disconnected
@@ -35,10 +37,12 @@ _STEP_S = 60.0
 
 
 @contextmanager
-def _qemu(place: Path, chardev: str = "", netdev: str = "", device: str = "") -> Iterator[subprocess.Popen[bytes]]:
-    """A machine that has only a network card and boots from it; `place/qmp` takes commands."""
-    argv = ["qemu-system-x86_64", "-nodefaults", "-display", "none", "-machine", "q35,accel=tcg,memory-backend=ram"]
-    argv += ["-m", "128,slots=2,maxmem=1G", "-object", f"memory-backend-memfd,id=ram,size={MEMORY},share=on"]
+def _qemu(
+    place: Path, chardev: str = "", netdev: str = "", device: str = "", *, of: PeerPrograms = OWN, backend: str = "memfd"
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A machine that has only a network card and boots from it; `place/qmp` takes commands. `backend`: of its memory."""
+    argv = [*of.qemu, "-nodefaults", "-display", "none", "-machine", "q35,accel=tcg,memory-backend=ram"]
+    argv += ["-m", "128,slots=2,maxmem=1G", "-object", f"memory-backend-{backend},id=ram,size={MEMORY},share=on"]
     argv += ["-chardev", f"socket,id=c,path={place}/socket{chardev}", "-netdev", f"vhost-user,id=n,chardev=c{netdev}"]
     argv += ["-device", f"virtio-net-pci,netdev=n,mac={GUEST.hex(':')},bootindex=1,disable-legacy=on{device}"]
     argv += ["-qmp", f"unix:{place}/qmp,server=on,wait=off"]
@@ -115,9 +119,11 @@ def _command(place: Path, *commands: dict[str, Any]) -> None:
             assert "return" in answer, answer
 
 
-def test_qemu_listens(place: Path) -> None:
-    """The same where QEMU has the socket and we connect; it offers two queue pairs, of which the ROM uses one."""
-    with _qemu(place, ",server=on,wait=off", ",queues=2", ",mq=on,vectors=6"):
+@pytest.mark.parametrize("newer", [False, True])
+def test_qemu_listens(place: Path, newer: bool) -> None:
+    """QEMU has the socket and we connect; its memory is a file; it offers two queue pairs, of which the ROM uses one."""
+    of = peers() if newer else OWN
+    with _qemu(place, ",server=on,wait=off", ",queues=2", ",mq=on,vectors=6", of=of, backend=f"file,mem-path={place}/memory"):
         wait_until(lambda: listens(place / "socket"), _STEP_S)
         with BackEnd.connect(f"{place}/socket", BackEndOptions(queue_pairs=2)) as back_end:
             back_end.wait_started(_STEP_S)
@@ -147,9 +153,15 @@ def test_memory_is_plugged_in_while_running(place: Path) -> None:
     assert lib.fp_guard_count() == 0
 
 
-def test_boot_reset_and_kill(place: Path) -> None:
+@pytest.mark.parametrize("newer", [False, True])
+def test_boot_reset_and_kill(place: Path, newer: bool) -> None:
     """A machine gets its address; reset, it stops its rings and starts anew on the same connection; a kill is a hang-up."""
-    with BackEndListener(f"{place}/socket") as listener, _qemu(place) as process, listener.accept(_STEP_S) as back_end:
+    of = peers() if newer else OWN
+    with (
+        BackEndListener(f"{place}/socket") as listener,
+        _qemu(place, of=of) as process,
+        listener.accept(_STEP_S) as back_end,
+    ):
         back_end.wait_started(_STEP_S)
         assert Feature.VERSION_1 in back_end.features
         _lease(back_end.pairs[0])
@@ -161,4 +173,19 @@ def test_boot_reset_and_kill(place: Path) -> None:
         process.kill()
         with pytest.raises(Disconnected):
             wait_until(lambda: back_end.pairs[0].wait(1) and not back_end.pairs[0].receive_frames(), _STEP_S)
+    assert lib.fp_guard_count() == 0
+
+
+@pytest.mark.parametrize(("newer", "again"), [(False, "reconnect=1"), (True, "reconnect-ms=50")])
+def test_qemu_connects_again(place: Path, newer: bool, again: str) -> None:
+    """When we hang up QEMU connects again and starts the rings that its driver had started, which then carries on."""
+    of = peers() if newer else OWN
+    with BackEndListener(f"{place}/socket") as listener, _qemu(place, f",{again}", of=of):
+        with listener.accept(_STEP_S) as back_end:
+            back_end.wait_started(_STEP_S)
+            kind, _ = _next_dhcp(back_end.pairs[0])
+            assert kind == DISCOVER
+        with listener.accept(_STEP_S) as back_end:
+            back_end.wait_started(_STEP_S)
+            _lease(back_end.pairs[0])
     assert lib.fp_guard_count() == 0
