@@ -80,6 +80,23 @@ def test_large_frames_pass_whole(own_switch: Switch, pods: tuple[str, str], plac
         assert per_frame(one) > 8000
 
 
+@pytest.mark.parametrize("without", ["sender", "receiver"])
+def test_one_end_without_offloads(own_switch: Switch, pods: tuple[str, str], place: Path, without: str) -> None:
+    """A tap that has agreed to nothing understands what OVS sends it nevertheless when the other end sends large frames."""
+    left, right = pods
+    own_switch.vsctl("add-br", "br-tap", "--", "set", "bridge", "br-tap", "datapath_type=netdev")
+    take_large_frames(own_switch, wanted=True)
+    with ExitStack() as stack:
+        options = [("--no-offloads",) if without == end else () for end in ("sender", "receiver")]
+        one = tap_at(stack, own_switch, left, place / "a", "--address", f"{LEFT}/24", *options[0])
+        other = tap_at(stack, own_switch, right, place / "b", "--address", f"{RIGHT}/24", *options[1])
+        for tap in (one, other):
+            tap.until("ready")
+        wait_until(lambda: echoes(left, RIGHT), SECONDS, "an echo")
+        transfer(left, right, RIGHT, SIZE)
+        assert (per_frame(one) > 8000) == (without == "receiver")
+
+
 @pytest.mark.parametrize("option", [(), ("--no-offloads",)], ids=["cut here", "not asked for"])
 def test_frames_of_the_wire(switch: Switch, pods: tuple[str, str], place: Path, option: tuple[str, ...]) -> None:
     """Without it no frame is longer than the MTU, and a tap with offloads speaks with one that has none."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.fastpath._native import ffi, lib
 from userspace_cni.fastpath.fastpath_errors import Closed, FastPathError, MemoryShort
-from userspace_cni.fastpath.vhost.offloads import SEND_OFFLOADS, takes_large
+from userspace_cni.fastpath.vhost.offloads import NO_OFFLOADS, SEND_OFFLOADS, takes_large
 from userspace_cni.fastpath.vhost.vhost_messages import Feature
 from userspace_cni.linux.closing import Closing
 
@@ -218,16 +218,17 @@ class Pump(Closing):
             raise MemoryShort("making a pump", f"no memory for frames of {mtu} bytes")
         self._pump: Any = ffi.gc(pump, lib.fp_pump_free)
 
-    def follow(self, features: Feature) -> None:
+    def follow(self, features: Feature, *, large: bool = True) -> None:
         """Set the tap's offloads, and whether large frames are cut here, by what was agreed on; no run may be under way.
 
-        Frames that the kernel gave for another agreement are dropped. Does nothing without headers. Raises TapRefused, TapGone.
+        `large`: whether the kernel is to send large frames, and segments are merged for it. Frames that the kernel gave for
+        another agreement are dropped. Does nothing without headers. Raises TapRefused, TapGone.
         """
         if not self._tap.headers:
             return
-        cuts = not takes_large(features)
-        self._tap.set_offloads(SEND_OFFLOADS if cuts else features)
-        lib.fp_pump_cut(self._pump, cuts)
+        cuts = large and not takes_large(features)
+        self._tap.set_offloads(SEND_OFFLOADS if cuts else features if large else NO_OFFLOADS)
+        lib.fp_pump_offload(self._pump, cuts, large)
 
     def run(self, pair: QueuePair, slice_s: float = 0.5) -> PumpEnd:
         """Carry frames for `slice_s` seconds, without the GIL; returns why it ended.

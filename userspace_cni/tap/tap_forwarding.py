@@ -184,11 +184,11 @@ class TapBridge:
         size = _queue_size(mtu)
         receive_room = _RECEIVE_BYTES // size if wanted.offloads else None
         options = FrontEndOptions(
-            room=mtu + ETHERNET, receive_room=receive_room, mergeable=True, queue_size=size, offloads=offloads
+            room=mtu + ETHERNET, receive_room=receive_room, mergeable=True, queue_size=size, offloads=offloads, headers=True
         )
         self.mode = self._decided()
         with ExitStack() as stack:
-            tap = stack.enter_context(Tap(wanted.name, headers=wanted.offloads))
+            tap = stack.enter_context(Tap(wanted.name, headers=True))
             self.name = tap.name
             pump = self._pump = stack.enter_context(Pump(tap, mtu))
             source = _AttachAsServer if self.mode is TapMode.SERVER else _AttachAsClient
@@ -242,11 +242,11 @@ class TapBridge:
     def _carry(self, tap: Tap, pump: Pump, front: FrontEnd) -> None:
         """Carry frames until the other side hangs up, or we stop. It may offer other offloads than the one before it."""
         try:
-            pump.follow(front.features)
+            pump.follow(front.features, large=self.wanted.offloads)
         except TapGone as error:
             raise _gone(tap) from error
         tap.set_carrier(present=True)
-        self.on_change(TapNews(TapState.READY, f"process {front.peer.pid}{_large_frames(front)}"))
+        self.on_change(TapNews(TapState.READY, f"process {front.peer.pid}{self._large_frames(front)}"))
         end, why = PumpEnd.SLICE, "the switch has hung up"
         try:
             while end is PumpEnd.SLICE:
@@ -259,12 +259,11 @@ class TapBridge:
         if not self._stop.is_set():
             self.on_change(TapNews(TapState.LOST, why))
 
-
-def _large_frames(front: FrontEnd) -> str:
-    """What becomes of the kernel's large frames, to be told."""
-    if not front.pairs[0].headers:
-        return ""
-    return f"; it takes {'large frames' if takes_large(front.features) else 'no large frames: they are cut here'}"
+    def _large_frames(self, front: FrontEnd) -> str:
+        """What becomes of the kernel's large frames, to be told."""
+        if not self.wanted.offloads:
+            return ""
+        return f"; it takes {'large frames' if takes_large(front.features) else 'no large frames: they are cut here'}"
 
 
 def _gone(tap: Tap) -> UserspaceError:

@@ -84,7 +84,7 @@ struct fp_pump *fp_pump_new(int tap, int stop, uint32_t longest, bool headers)
 	pump->stop = stop;
 	pump->longest = longest;
 	pump->headers = headers;
-	pump->cuts = headers;
+	pump->cuts = pump->merges = headers;
 	pump->stride = stride_of(longest, headers);
 	pump->capacity = FP_PUMP_BATCH;
 	pump->spin_max_ns = SPIN_MAX_NS;
@@ -117,14 +117,16 @@ void fp_pump_free(struct fp_pump *pump)
 }
 
 /**
- * fp_pump_cut() - Say whether large frames of the tap are cut, for a ring whose other side takes none
- * @pump:	Pump with headers, which does not run; a new one cuts
- * @cuts:	Whether
+ * fp_pump_offload() - Say what is done to frames with headers
+ * @pump:	Pump with headers, which does not run; a new one does both
+ * @cuts:	Whether large frames of the tap are cut, for a ring whose other side takes none
+ * @merges:	Whether received frames are merged
  *
  * Frames that are held for the former ring are dropped: they may be too large for the next one.
  */
-void fp_pump_cut(struct fp_pump *pump, bool cuts)
+void fp_pump_offload(struct fp_pump *pump, bool cuts, bool merges)
 {
+	pump->merges = merges;
 	if (cuts == pump->cuts)
 		return;
 	pump->cuts = cuts;

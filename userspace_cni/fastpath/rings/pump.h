@@ -49,6 +49,7 @@ struct fp_flow {
  * @stride:	Bytes between frames in the buffers
  * @headers:	Whether frames have headers
  * @cuts:	Whether large frames of the tap are cut here
+ * @merges:	Whether received frames are merged
  * @capacity:	Frames that the next burst may receive
  * @first, @held: Frames of @up that were read from the tap and not sent yet
  * @oversize:	What the receiving queue had dropped as too long when it was last looked at
@@ -72,6 +73,7 @@ struct fp_pump {
 	uint32_t stride;
 	bool headers;
 	bool cuts;
+	bool merges;
 	uint32_t capacity;
 	uint32_t first;
 	uint32_t held;
@@ -88,7 +90,7 @@ struct fp_pump {
 };
 
 struct fp_pump *fp_pump_new(int tap, int stop, uint32_t longest, bool headers);
-void fp_pump_cut(struct fp_pump *pump, bool cuts);
+void fp_pump_offload(struct fp_pump *pump, bool cuts, bool merges);
 void fp_pump_free(struct fp_pump *pump);
 int fp_pump_run(struct fp_pump *pump, struct fp_queue *tx, struct fp_queue *rx, int control, int wake, int64_t slice_ns);
 

@@ -242,7 +242,32 @@ static int count_written(struct fp_pump *pump, ssize_t written, uint32_t frames,
 }
 
 /**
- * write_merged() - Write frames with headers to the tap, merged
+ * write_each() - Write frames to the tap one by one
+ * @pump:	Pump
+ * @first:	The first of @down
+ * @count:	Frames
+ *
+ * Return: 0; -ENODEV: the tap was deleted
+ */
+static int write_each(struct fp_pump *pump, uint32_t first, uint32_t count)
+{
+	uint32_t header = pump->headers ? FP_HEADER : 0;
+	int result = 0;
+
+	for (uint32_t i = first; i < first + count && !result; i++) {
+		const uint8_t *frame = pump->down + (size_t)i * pump->stride;
+		ssize_t written;
+
+		do {
+			written = write_frame(pump->tap, frame, pump->down_lengths[i]);
+		} while (written < 0 && errno == EINTR);
+		result = count_written(pump, written, 1, pump->down_lengths[i] - header);
+	}
+	return result;
+}
+
+/**
+ * write_merged() - Write frames with headers to the tap, merged if they are to be
  * @pump:	Pump
  * @first:	The first of @down
  * @count:	Frames
@@ -254,6 +279,8 @@ static int write_merged(struct fp_pump *pump, uint32_t first, uint32_t count)
 	uint8_t *frames = pump->down + (size_t)first * pump->stride;
 	int result = 0;
 
+	if (!pump->merges)
+		return write_each(pump, first, count);
 	fp_merge_segments(pump->merge, frames, pump->stride, pump->down_lengths + first, count, true);
 	for (uint32_t i = 0; i < pump->merge->count && !result; i++) {
 		const struct fp_merged *merged = &pump->merge->merged[i];
@@ -317,29 +344,6 @@ static int write_with_headers(struct fp_pump *pump, uint32_t count)
 }
 
 /**
- * write_plain() - Write received frames one by one
- * @pump:	Pump
- * @count:	Frames of @down
- *
- * Return: 0; -ENODEV: the tap was deleted
- */
-static int write_plain(struct fp_pump *pump, uint32_t count)
-{
-	int result = 0;
-
-	for (uint32_t i = 0; i < count && !result; i++) {
-		const uint8_t *frame = pump->down + (size_t)i * pump->stride;
-		ssize_t written;
-
-		do {
-			written = write_frame(pump->tap, frame, pump->down_lengths[i]);
-		} while (written < 0 && errno == EINTR);
-		result = count_written(pump, written, 1, pump->down_lengths[i]);
-	}
-	return result;
-}
-
-/**
  * fp_pump_to_tap() - Carry a batch from the ring to the tap
  * @pump:	Pump
  * @rx:		Queue to receive with
@@ -356,6 +360,6 @@ int fp_pump_to_tap(struct fp_pump *pump, struct fp_queue *rx)
 	if (count <= 0)
 		return count;
 
-	result = pump->headers ? write_with_headers(pump, (uint32_t)count) : write_plain(pump, (uint32_t)count);
+	result = pump->headers ? write_with_headers(pump, (uint32_t)count) : write_each(pump, 0, (uint32_t)count);
 	return result < 0 ? result : count;
 }

@@ -69,6 +69,7 @@ class FrontEndOptions:
 
     `offloads`: of `OFFLOADS`, used if they are offered: see `FrontEnd.features`. Frames then begin with a header, see
     `QueuePair.headers`. If large frames may be sent, the queue for them has 128 buffers of 64 KiB: 8.1 MiB for each pair.
+    `headers`: also without offloads, for a switch that sends large frames to those who have not agreed to them, as OVS 3.1 may.
     """
 
     queue_pairs: int = 1
@@ -80,6 +81,7 @@ class FrontEndOptions:
     packed: bool | None = None
     hugepage_bytes: int | None = None
     offloads: Feature = NO_OFFLOADS
+    headers: bool = False
 
     def __post_init__(self) -> None:
         size = self.queue_size
@@ -391,7 +393,7 @@ class FrontEnd(VhostPort):
         queue = lib.fp_driver_new(self._memory.at(offset), *shape, transmit)
         if queue == ffi.NULL:
             raise MemoryShort("making queues", os.strerror(ffi.errno), "memory limit of this process")
-        queue.headers = bool(self.options.offloads)
+        queue.headers = bool(self.options.offloads) or self.options.headers
         return ffi.gc(queue, lib.fp_driver_free)
 
     def _pause(self) -> None:
