@@ -19,6 +19,7 @@ def transfer(left: str, right: str, address: str, size: int, *, dialled: tuple[s
     """
     block = os.urandom(1 << 20)
     sent, received = hashlib.sha256(), hashlib.sha256()
+    carried = 0
 
     def send() -> None:
         with socket_in(left, _family(address)) as client:
@@ -38,7 +39,9 @@ def transfer(left: str, right: str, address: str, size: int, *, dialled: tuple[s
             client.settimeout(SECONDS)
             while data := client.recv(1 << 20):
                 received.update(data)
+                carried += len(data)
         thread.join()
+    assert carried == size >> 20 << 20  # a client that failed has sent less, and its thread has said why
     assert sent.digest() == received.digest()
 
 
