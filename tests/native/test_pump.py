@@ -42,3 +42,12 @@ def test_trial(program: str, name: str) -> None:
     """The claim in the trial's comment holds, and no sanitizer objects."""
     done = subprocess.run([program, name], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, ""), TRIALS[name]
+
+
+def test_frames_with_headers(tmp_path: Path) -> None:
+    """Whatever headers come from either side, only those that agree with their frame go out, in each mode of the pump."""
+    program = str(tmp_path / "headers")
+    sources = [HERE / "pump_headers_trial.c", *SOURCES[1:]]
+    subprocess.run([*SANITIZED, f"-I{RINGS}", "-o", program, *sources], check=True)
+    done = subprocess.run([program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
