@@ -74,7 +74,7 @@ int fp_cut_begin(struct fp_cut *cut, const uint8_t *frame, uint32_t length, uint
 	int result;
 
 	memset(cut, 0, sizeof(*cut));
-	if (length < FP_HEADER + FP_SHORTEST || length > FP_HEADER + FP_LARGEST_FRAME)
+	if (length < FP_HEADER + FP_SHORTEST || length > FP_HEADER + FP_LARGEST)
 		return -EINVAL;
 	memcpy(&header, frame, sizeof(header));
 	cut->frame = frame + FP_HEADER;

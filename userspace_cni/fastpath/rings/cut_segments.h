@@ -7,8 +7,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define FP_LARGEST_FRAME (65535 + 14 + 4)	/* bytes of the largest IP packet with Ethernet's header and a VLAN tag */
-
 /** struct fp_cut - A frame that is being cut
  * @frame:	The frame behind its virtio header, the caller's: unchanged until all is cut
  * @length:	Its bytes
