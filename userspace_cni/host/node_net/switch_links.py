@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from userspace_cni.base.root import HERE, HostRoot
 
 if TYPE_CHECKING:
     from userspace_cni.host.netlink.link_messages import FoundLink
-    from userspace_cni.host.node_net.switch_taps import ExistingLink
+    from userspace_cni.host.node_net.switch_taps import ExistingLink, KeptConnections
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class SwitchLinks:
 
     switch_netns: str = ""
     root: HostRoot = HERE
+    _kept: list[KeptConnections] = field(default_factory=list, init=False, repr=False, compare=False)
+    """Where the connections for the next `find` are, once there was one."""
 
     def __call__(self) -> Mapping[str, FoundLink]:
         """Every link, by name. Raises Unavailable."""
@@ -38,9 +40,11 @@ class SwitchLinks:
 
     def find(self, name: str) -> ExistingLink | None:
         """The link of this name or alternative name, None if there is none. Raises Unavailable."""
-        from userspace_cni.host.node_net.switch_taps import SwitchTaps
+        from userspace_cni.host.node_net.switch_taps import KeptConnections, SwitchTaps
 
-        return SwitchTaps(self.switch_netns, self.root).find(name)
+        if not self._kept:
+            self._kept.append(KeptConnections())
+        return SwitchTaps(self.switch_netns, self.root).find(name, self._kept[0])
 
     def take(self, name: str) -> bool:
         """Make a tap of this name for ovs-vswitchd; False where a link has the name. Raises Unavailable."""
