@@ -24,17 +24,6 @@ struct packed_place {
 	uint16_t available;
 };
 
-/** struct packed_use - A buffer of a packed ring that we have done with
- * @length:	Bytes written to it
- * @id:		Its number
- * @descriptors: How many descriptors it takes in the ring
- */
-struct packed_use {
-	uint32_t length;
-	uint16_t id;
-	uint16_t descriptors;
-};
-
 /** struct fp_device - A queue as its device sees it
  * @queue:	The part of every queue; its event is an epoll descriptor of our own
  * @memory:	Memory of rings and buffers
@@ -48,7 +37,8 @@ struct packed_use {
  * @driver_area: Packed ring: whether the driver wants to be notified
  * @device_area: Packed ring: whether we do
  * @place:	Packed ring: the next descriptor to look at, and to write when it is used
- * @uses:	Packed ring: room for PACKED_USES buffers that are to be handed back together
+ * @uses:	Packed ring: room for PACKED_USES buffers that are to be handed back together: of each the word of its used descriptor,
+ *		with the number of its descriptors in place of flags
  * @transmit:	Whether frames go to the guest, so that we write the buffers
  * @mergeable:	Whether a frame may be spread over several buffers
  * @in_order:	Whether the driver knows that buffers are used in their order, so that the last one of a burst stands for all
@@ -69,7 +59,7 @@ struct fp_device {
 	struct packed_event *driver_area;
 	struct packed_event *device_area;
 	struct packed_place place;
-	struct packed_use *uses;
+	uint64_t *uses;
 	int transmit;
 	int mergeable;
 	int in_order;

@@ -178,23 +178,35 @@ static inline int packed_find(struct fp_device *device, uint32_t slot, uint64_t 
  * @buffers:	Set
  * @most:	Most buffers
  *
- * Return: buffers, up to the first that is not available, is a chain or has no room for a header; -EBADMSG
+ * It stops at a buffer that is anything else, be it a chain, too short for a header or forbidden: packed_step() tells which. Most
+ * buffers are in the first region.
+ *
+ * Return: buffers
  */
-static inline int packed_gather(struct fp_device *device, struct packed_place at, struct packed_buffer *buffers, uint32_t most)
+static inline uint32_t packed_gather(const struct fp_device *device, struct packed_place at, struct packed_buffer *buffers,
+				     uint32_t most)
 {
+	const struct fp_region *region = &device->memory->regions[0];
+	uint16_t ours = device->transmit ? DESC_WRITE : 0;
 	uint32_t count;
 
 	for (count = 0; count < most; count++) {
 		struct packed_buffer *buffer = &buffers[count];
-		uint64_t word = packed_look(device, at.slot);
+		uint64_t word = packed_look(device, at.slot), address, offset;
+		uint32_t length = packed_length(word);
 
-		if (!packed_offered(word, &at) || packed_flags(word) & DESC_NEXT || packed_length(word) < FP_HEADER)
+		if ((packed_flags(word) & (PACKED_TURN | DESC_NEXT | DESC_WRITE | DESC_INDIRECT)) != (at.available | ours) ||
+		    length < FP_HEADER)
 			break;
-		if (packed_find(device, at.slot, word, &buffer->data))
-			return -EBADMSG;
-		buffer->length = packed_length(word);
+		address = __atomic_load_n(&device->packed[at.slot].address, __ATOMIC_RELAXED);
+		offset = address - region->guest;
+		if (offset < region->size && length <= region->size - offset)
+			buffer->data = region->data + offset;
+		else if (!(buffer->data = fp_by_guest(device->memory, address, length)))
+			break;
+		buffer->length = length;
 		buffer->id = packed_id(word);
-		if (device->transmit) {
+		if (ours) {
 			__builtin_prefetch(buffer->data);
 			__builtin_prefetch(buffer->data + FP_HEADER, 1);
 		} else {
@@ -202,7 +214,7 @@ static inline int packed_gather(struct fp_device *device, struct packed_place at
 		}
 		packed_advance(device, &at, 1);
 	}
-	return (int)count;
+	return count;
 }
 
 /**
@@ -265,15 +277,15 @@ static inline void packed_publish(struct fp_device *device, uint32_t count)
 	uint32_t i;
 
 	for (i = 0; i < count; i++) {
-		const struct packed_use *use = &device->uses[i];
+		uint64_t use = device->uses[i];
 		uint16_t turn = at.available == PACKED_AVAIL ? PACKED_TURN : 0;
-		uint64_t word = packed_word(use->length, use->id, turn | wrote);
+		uint64_t word = packed_word(packed_length(use), packed_id(use), turn | wrote);
 
 		if (i)
 			__atomic_store_n(packed_second_half(device, at.slot), word, __ATOMIC_RELAXED);
 		else
 			head = word;
-		packed_advance(device, &at, use->descriptors);
+		packed_advance(device, &at, packed_flags(use));
 	}
 	device->place = at;
 	__atomic_store_n(first, head, __ATOMIC_RELEASE);

@@ -36,7 +36,7 @@ struct take {
  */
 static inline void note(struct fp_device *device, struct take *take, uint64_t length, uint16_t id, uint32_t descriptors)
 {
-	device->uses[take->used++] = (struct packed_use){ .length = 0, .id = id, .descriptors = (uint16_t)descriptors };
+	device->uses[take->used++] = packed_word(0, id, (uint16_t)descriptors);
 	take->taken += descriptors;
 	if (length > take->stride)
 		fp_count(&device->queue.counters.oversize, 1);
@@ -50,12 +50,12 @@ static inline void note(struct fp_device *device, struct take *take, uint64_t le
  * @take:	Burst
  * @most:	Most buffers
  *
- * Return: buffers, -EBADMSG
+ * Return: buffers
  */
-static int take_singles(struct fp_device *device, struct take *take, uint32_t most)
+static uint32_t take_singles(struct fp_device *device, struct take *take, uint32_t most)
 {
 	struct packed_buffer buffers[PACKED_AHEAD];
-	int count = packed_gather(device, take->at, buffers, most), i;
+	uint32_t count = packed_gather(device, take->at, buffers, most), i;
 
 	for (i = 0; i < count; i++) {
 		uint32_t length = buffers[i].length - take->skip;
@@ -64,8 +64,7 @@ static int take_singles(struct fp_device *device, struct take *take, uint32_t mo
 			memcpy(take->frames + (size_t)take->received * take->stride, buffers[i].data + take->skip, length);
 		note(device, take, length, buffers[i].id, 1);
 	}
-	if (count > 0)
-		packed_advance(device, &take->at, (uint32_t)count);
+	packed_advance(device, &take->at, count);
 	return count;
 }
 
@@ -114,8 +113,7 @@ static int take_chain(struct fp_device *device, struct take *take)
 static void hand_back(struct fp_device *device, struct take *take)
 {
 	if (device->in_order) {
-		device->uses[0].id = device->uses[take->used - 1].id;
-		device->uses[0].descriptors = (uint16_t)take->taken;
+		device->uses[0] = packed_word(0, packed_id(device->uses[take->used - 1]), (uint16_t)take->taken);
 		take->used = 1;
 	}
 	packed_publish(device, take->used);
@@ -144,7 +142,7 @@ int fp_packed_device_receive(struct fp_queue *queue, uint8_t *frames, uint32_t s
 			most = PACKED_AHEAD;
 		if (most > room)
 			most = room;
-		got = take_singles(device, &take, most);
+		got = (int)take_singles(device, &take, most);
 		if (!got)
 			got = take_chain(device, &take);
 		if (got < 0)

@@ -86,8 +86,7 @@ static int put(struct fp_device *device, struct give *give, struct fill *fill)
 			return -EBADMSG;
 		if (written < FP_HEADER && fill->done < FP_HEADER + fill->length)
 			return fail(device, FP_BAD_LENGTH);
-		device->uses[give->used + buffers++] = (struct packed_use){ (uint32_t)written, chain.id,
-									    (uint16_t)(before - chain.left) };
+		device->uses[give->used + buffers++] = packed_word((uint32_t)written, chain.id, (uint16_t)(before - chain.left));
 	}
 	count_buffers(fill, buffers);
 	give->used += buffers;
@@ -103,13 +102,12 @@ static int put(struct fp_device *device, struct give *give, struct fill *fill)
  * @from:	Frames
  * @most:	How many buffers to look up at once, PACKED_AHEAD at most
  *
- * Return: frames, -EBADMSG
+ * Return: frames
  */
-static int put_singles(struct fp_device *device, struct give *give, const struct frames *from, uint32_t most)
+static uint32_t put_singles(struct fp_device *device, struct give *give, const struct frames *from, uint32_t most)
 {
 	struct packed_buffer buffers[PACKED_AHEAD];
-	uint32_t room = device->size - give->taken;
-	int count, i;
+	uint32_t room = device->size - give->taken, count, i;
 
 	if (most > from->count)
 		most = from->count;
@@ -125,12 +123,10 @@ static int put_singles(struct fp_device *device, struct give *give, const struct
 		length -= from->header;
 		write_header(buffers[i].data, from->header ? frame : no_offload);
 		memcpy(buffers[i].data + FP_HEADER, frame + from->header, length);
-		device->uses[give->used++] = (struct packed_use){ FP_HEADER + length, buffers[i].id, 1 };
+		device->uses[give->used++] = packed_word(FP_HEADER + length, buffers[i].id, 1);
 	}
-	if (count < 0)
-		return count;
-	give->taken += (uint32_t)i;
-	packed_advance(device, &give->at, (uint32_t)i);
+	give->taken += i;
+	packed_advance(device, &give->at, i);
 	return i;
 }
 
@@ -176,7 +172,7 @@ int fp_packed_device_send(struct fp_queue *queue, const uint8_t *frames, uint32_
 
 	fp_guard_unblock();
 	while (left.count) {
-		int taken = put_singles(device, &give, &left, ahead);
+		int taken = (int)put_singles(device, &give, &left, ahead);
 
 		ahead = taken ? PACKED_AHEAD : 1;
 		if (!taken)
