@@ -54,13 +54,13 @@ def merged(trial: SegmentsTrial, segments: list[Segment]) -> list[int]:
 
 
 @pytest.mark.parametrize("six", [False, True])
-@pytest.mark.parametrize("vlan", [0, 5])
-def test_train(trial: SegmentsTrial, six: bool, vlan: int) -> None:
+@pytest.mark.parametrize(("outer", "vlan"), [(0, 0), (0, 5), (6, 0), (6, 5)])
+def test_train(trial: SegmentsTrial, six: bool, outer: int, vlan: int) -> None:
     """Consecutive segments become one frame that says how to cut it; the last may be shorter, and have FIN and PSH."""
-    segments = train(Segment(six=six, vlan=vlan), 5, 1400)
+    segments = train(Segment(six=six, vlan=vlan, outer=outer), 5, 1400)
     segments.append(segments[-1].next(b"end", flags=ACK | PSH | FIN))
     (written,) = trial.merge([segment.frame() for segment in segments])
-    start = 14 + (4 if vlan else 0) + (40 if six else 20)
+    start = 14 + (4 if outer else 0) + (4 if vlan else 0) + (40 if six else 20)
     assert NET_HEADER.unpack_from(written.content) == (NEEDS_CSUM, 4 if six else 1, start + 32, 1400, start, 16, 0)
     assert cut(written.content) == [segment.frame() for segment in segments]
     assert trial.cut(written.content) == [segment.frame() for segment in segments]
@@ -94,6 +94,7 @@ OTHERS = {
     "an identification too high": FIRST.next(identification=9),
     "another MAC address": FIRST.next(macs=bytes.fromhex("020000000002 020000000009")),
     "a VLAN tag": FIRST.next(vlan=5),
+    "a tag of 802.1ad": FIRST.next(outer=5),
 }
 
 
@@ -311,15 +312,18 @@ def test_any_burst(trial: SegmentsTrial, segments: list[Segment], wrong: set[int
 @PROFILE
 @given(
     st.booleans(),
-    st.sampled_from([0, 5]),
+    st.sampled_from([(0, 0), (0, 5), (6, 0), (6, 5)]),
     st.integers(0, 9000),
     st.sampled_from([1448, 1, 7, 536]),
     st.integers(0, 255).filter(lambda flags: not flags & (SYN | RST)),
     st.integers(1, 64),
 )
-def test_any_cut(trial: SegmentsTrial, six: bool, vlan: int, length: int, size: int, flags: int, capacity: int) -> None:
+def test_any_cut(
+    trial: SegmentsTrial, six: bool, tags: tuple[int, int], length: int, size: int, flags: int, capacity: int
+) -> None:
     """A large frame becomes the frames that the reference makes of it, whatever the room for a burst is."""
-    segment = Segment(_random(length, size), 2**32 - 3000, flags=flags, six=six, vlan=vlan, identification=65500, label=3)
+    payload, (outer, vlan) = _random(length, size), tags
+    segment = Segment(payload, 2**32 - 3000, flags=flags, six=six, outer=outer, vlan=vlan, identification=65500, label=3)
     given = offloaded(segment.frame(), size, GSO_ECN if flags & CWR else 0)
     assert trial.cut(given, longest=4200, capacity=capacity) == cut(given)
 

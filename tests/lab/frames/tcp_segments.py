@@ -20,7 +20,7 @@ TIMESTAMPS = bytes.fromhex("0101080a") + bytes(range(8))
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment; `options` are those of TCP, a multiple of four bytes. `vlan` is a tag, 0 for none."""
+    """A segment; `options` are those of TCP, a multiple of four bytes. `vlan` is a tag, `outer` one of 802.1ad, 0 for none."""
 
     payload: bytes = b"x" * 100
     sequence: int = 1000
@@ -39,6 +39,7 @@ class Segment:
     label: int = 0
     macs: bytes = bytes.fromhex("020000000002 020000000001")
     vlan: int = 0
+    outer: int = 0
     padding: bytes = b""
 
     def next(self, payload: bytes = b"x" * 100, **changes: object) -> Segment:
@@ -55,7 +56,7 @@ class Segment:
 
     def frame(self) -> bytes:
         """The frame with right check words."""
-        tag = struct.pack("!HH", 0x8100, self.vlan) if self.vlan else b""
+        tags = b"".join(struct.pack("!HH", kind, tag) for kind, tag in ((0x88A8, self.outer), (0x8100, self.vlan)) if tag)
         offset = 5 + len(self.options) // 4
         head = struct.pack(
             "!HHIIBBHHH", *self.ports, self.sequence, self.acknowledged, offset << 4, self.flags, self.window, 0, self.urgent
@@ -69,7 +70,7 @@ class Segment:
             fields = (0x45, self.service, 20 + len(tcp), self.identification, self.fragment, self.hops, 6, 0)
             ip = struct.pack("!BBHHHBBH", *fields) + self.addresses()
             ip = ip[:10] + struct.pack("!H", checksum(ip)) + ip[12:]
-        return self.macs + tag + struct.pack("!H", 0x86DD if self.six else 0x0800) + ip + tcp + self.padding
+        return self.macs + tags + struct.pack("!H", 0x86DD if self.six else 0x0800) + ip + tcp + self.padding
 
 
 def train(first: Segment, count: int, size: int = 100) -> list[Segment]:
@@ -148,5 +149,7 @@ def cut(given: bytes) -> list[bytes]:
 
 def _ip(frame: bytes) -> tuple[bool, int]:
     """Whether it is IPv6, and where IP's header is."""
-    at = 18 if frame[12:14] == b"\x81\x00" else 14
+    at = 14
+    while frame[at - 2 : at] in (b"\x81\x00", b"\x88\xa8"):
+        at += 4
     return frame[at - 2 : at] == b"\x86\xdd", at

@@ -23,31 +23,6 @@
 #include "net_header.h"
 #include "segment.h"
 
-#define TAGS_MAX	2	/* VLAN tags that are looked through */
-
-/**
- * ip_at() - Find the IP header
- * @frame:	Frame, without its virtio header
- * @length:	Its bytes, FP_ETHERNET or more
- * @type:	EtherType that is wanted
- *
- * Return: its offset, 0 when the frame has another type
- */
-static uint32_t ip_at(const uint8_t *frame, uint32_t length, uint32_t type)
-{
-	uint32_t at = FP_ETHERNET;
-
-	for (int tags = 0; tags <= TAGS_MAX && at <= length; tags++, at += FP_TAG) {
-		uint32_t found = fp_get16(frame + at - 2);
-
-		if (found == type)
-			return at;
-		if (found != FP_TYPE_VLAN && found != 0x88a8)
-			return 0;
-	}
-	return 0;
-}
-
 /**
  * tcp_is_at() - Whether the IP header is whole, and TCP begins where the checksum does
  * @frame:	Frame, without its virtio header
@@ -59,9 +34,9 @@ static uint32_t ip_at(const uint8_t *frame, uint32_t length, uint32_t type)
  */
 static bool tcp_is_at(const uint8_t *frame, uint32_t length, uint32_t tcp, int type)
 {
-	uint32_t ip = ip_at(frame, length, type == FP_GSO_TCP4 ? FP_TYPE_IP4 : FP_TYPE_IP6);
+	uint32_t found, ip = fp_ip_at(frame, length, &found);
 
-	if (!ip)
+	if (found != (type == FP_GSO_TCP4 ? FP_TYPE_IP4 : FP_TYPE_IP6))
 		return false;
 	if (type == FP_GSO_TCP4)
 		return ip + FP_IP4 <= tcp && frame[ip] >> 4 == 4 && ip + (frame[ip] & 15u) * 4 == tcp && frame[ip + 9] == FP_PROTOCOL_TCP;

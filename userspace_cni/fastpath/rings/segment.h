@@ -25,6 +25,8 @@
 #define FP_TYPE_IP4	0x0800
 #define FP_TYPE_IP6	0x86dd
 #define FP_TYPE_VLAN	0x8100
+#define FP_TYPE_PROVIDER 0x88a8	/* a VLAN tag of 802.1ad, mostly the outer one of two */
+#define FP_TAGS_MAX	2	/* VLAN tags that are looked through */
 #define FP_IP4		20	/* bytes of the header without options */
 #define FP_IP6		40
 #define FP_TCP		20
@@ -109,17 +111,22 @@ static inline void fp_put_word(uint8_t *bytes, uint16_t word)
  * fp_ip_at() - Find the header behind Ethernet's
  * @frame:	Frame of at least FP_ETHERNET bytes
  * @length:	Its bytes
- * @type:	Set to its EtherType, behind a VLAN tag if it has one
+ * @type:	Set to its EtherType, behind VLAN tags if it has some
  *
  * Return: where that header is; may be @length
  */
 static inline uint32_t fp_ip_at(const uint8_t *frame, uint32_t length, uint32_t *type)
 {
-	*type = fp_get16(frame + FP_ETHERNET - 2);
-	if (*type != FP_TYPE_VLAN || length < FP_ETHERNET + FP_TAG)
-		return FP_ETHERNET;
-	*type = fp_get16(frame + FP_ETHERNET + FP_TAG - 2);
-	return FP_ETHERNET + FP_TAG;
+	uint32_t at = FP_ETHERNET;
+
+	*type = fp_get16(frame + at - 2);
+	for (int tags = 0; tags < FP_TAGS_MAX && length >= at + FP_TAG; tags++) {
+		if (*type != FP_TYPE_VLAN && *type != FP_TYPE_PROVIDER)
+			break;
+		at += FP_TAG;
+		*type = fp_get16(frame + at - 2);
+	}
+	return at;
 }
 
 #endif /* FASTPATH_SEGMENT_H */
