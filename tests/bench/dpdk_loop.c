@@ -8,11 +8,13 @@
  * line on stdin is a run, and its result a line of JSON on stdout:
  *
  *	SECONDS RATE LENGTH BATCH WAYS TOUCH
+ *	bounce
  *
  * One thread sends bursts of BATCH frames of LENGTH bytes on each queue of port 0, each frame copied into its buffer, and receives on
  * port 1 (with WAYS=2 the reverse too); with TOUCH=1 it compares eight bytes of each received frame. RATE is in frames a second over
  * all; 0: as many as are taken, and received frames are counted per window of a millisecond. With a rate, as many frames are sent as
- * fall due in the time, but for TIMES_LATE times as long at most, and what is on its way is still received.
+ * fall due in the time, but for TIMES_LATE times as long at most, and what is on its way is still received. "bounce" sends ECHOES
+ * single frames there and back, and tells the median of their round trips.
  */
 
 #include <stdbool.h>
@@ -39,6 +41,8 @@
 #define READY_TRIES 10000	/* of a millisecond */
 #define TIMES_LATE 1.02
 #define LAST_MS 10		/* for frames on their way */
+#define ECHOES 1001
+#define LOST_MS 20
 
 struct order {
 	double seconds, rate;
@@ -139,6 +143,39 @@ static void await_path(void)
 	}
 }
 
+/* Which of two times is longer, for qsort() */
+static int longer(const void *one, const void *other)
+{
+	const uint64_t *a = one, *b = other;
+
+	return (*a > *b) - (*a < *b);
+}
+
+/* Single frames there and back; nanoseconds of the median, in which a lost one counts with LOST_MS */
+static double bounce(void)
+{
+	static uint64_t times[ECHOES];
+	struct order order = { .length = SHORTEST, .batch = 1 };
+	uint64_t foreign = 0, limit = rte_get_tsc_hz() / 1000 * LOST_MS;
+
+	drain(&order, LAST_MS, &foreign);
+	for (int i = 0; i < ECHOES; i++) {
+		uint64_t start = rte_rdtsc();
+
+		for (uint16_t port = 0; port < 2; port++) {
+			bool came = false;
+
+			transmit(port, 0, &order);
+			while (!came && rte_rdtsc() - start < limit)
+				for (uint16_t queue = 0; queue < queues; queue++)
+					came |= receive(!port, queue, &order, &foreign) > 0;
+		}
+		times[i] = rte_rdtsc() - start;
+	}
+	qsort(times, ECHOES, sizeof(times[0]), longer);
+	return (double)times[ECHOES / 2] * 1e9 / (double)rte_get_tsc_hz();
+}
+
 /* One burst each way on each queue, if one is due at that time, and what is there received */
 static void turn(const struct order *order, struct result *result, double due)
 {
@@ -213,6 +250,11 @@ int main(int argc, char **argv)
 		uint64_t earlier = 0;
 		int touch;
 
+		if (!strcmp(line, "bounce\n")) {
+			printf("{\"nanoseconds\": %f}\n", bounce());
+			fflush(stdout);
+			continue;
+		}
 		if (sscanf(line, "%lf %lf %hu %hu %hu %d", &order.seconds, &order.rate, &order.length, &order.batch, &order.ways,
 			   &touch) != 6 || !order.batch || order.batch > LARGEST_BATCH || order.length < SHORTEST ||
 		    order.length > LONGEST || !order.ways || order.ways > 2)

@@ -110,10 +110,17 @@ class DpdkLoop:
         told = self._order(case, seconds, rate)
         return Trial(rate, seconds, told["sent"], told["received"], told["seconds"])
 
+    def round_trip(self) -> float:
+        """Microseconds of a single frame there and back, polling."""
+        return round(self._ask("bounce")["nanoseconds"] / 1000, 2)
+
     def _order(self, case: Case, seconds: float, rate: float) -> dict[str, Any]:
-        assert self._process.stdin
         words = (seconds, rate, case.length, case.batch, case.ways, int(case.touch))
-        self._process.stdin.write(" ".join(map(str, words)) + "\n")
+        return self._ask(" ".join(map(str, words)))
+
+    def _ask(self, line: str) -> dict[str, Any]:
+        assert self._process.stdin
+        self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
         told: dict[str, Any] = json.loads(self._answer())
         return told

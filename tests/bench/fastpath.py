@@ -16,8 +16,7 @@ other releases of Debian, which are unpacked where they are missing. The loop of
 
 On a machine that is shared, averages of whole runs tell of the scheduler. So a rate is that of windows of one millisecond of the
 receiver's count, of which the 95th percentile is the plateau that is reached while both threads are on their cores. A ratio is
-the median of those of runs in the same round. A hypervisor that moves the two processors between one core and two changes all
-rates: a round trip, measured before and after, tells.
+that of the medians, of turns in which the processors were equally far apart (placement.py).
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ from typing import Any, Final, NamedTuple
 from tests.bench.dpdk_paths import DPDK_PATHS, build, dpdk_version
 from tests.bench.fastpath_tables import show
 from tests.bench.frame_runs import QUEUE_CASES, Case, cases_of, percentile
-from tests.bench.our_loads import Ends, frame_of, run
+from tests.bench.our_loads import RINGS, Ends, OurLoop, frame_of
 from tests.bench.path_comparison import Comparison, Plan
 from tests.bench.report import arguments, machine, tell
 from tests.bench.switch_pair import BRIDGE, INSTALLED, SWITCHES, SwitchPair, switch_pair
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.fastpath.rings.generator import bounce
-from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions
+from userspace_cni.fastpath.vhost.front_end import FrontEnd
 
 ON_EACH: Final = ("throughput", "both", "queues", "lossless")
 ON_ONE: Final = ("latency", "attach")
@@ -71,7 +70,7 @@ def say(began: float) -> Callable[[str], None]:
 def on_switch(pair: SwitchPair, program: Path, names: Sequence[str], plan: Plan, told: Callable[[str], None]) -> dict[str, Any]:
     """What is measured with each switch."""
     comparison = Comparison(pair, program, plan, told)
-    found: dict[str, Any] = {"versions": pair.versions, "core": pair.core, "round trips": [comparison.round_trip()]}
+    found: dict[str, Any] = {"versions": pair.versions, "core": pair.core}
     ways = [way for way, name in ((1, "throughput"), (2, "both")) if name in names]
     if ways:
         rows = comparison.throughput([case for way in ways for case in cases_of(way)])
@@ -80,8 +79,7 @@ def on_switch(pair: SwitchPair, program: Path, names: Sequence[str], plan: Plan,
         found["queues"] = comparison.throughput(QUEUE_CASES, 2)
     if "lossless" in names:
         found["lossless"] = comparison.loss_free()
-    found["round trips"].append(comparison.round_trip())
-    return {**found, "taken": comparison.taken}
+    return {**found, "turns": comparison.turns, "taken": comparison.taken}
 
 
 def latency(ends: Ends, echoes: int) -> dict[str, Any]:
@@ -158,7 +156,7 @@ def independent(directory: Path, core: int, plan: Plan, effort: Effort) -> dict[
         )
         rows: dict[str, Any] = {"latency": latency(ends, effort.echoes)}
         for name, copy in (("static", False), ("copy", True)):
-            found = run(ends, Case(touch=False), plan.seconds, copy=copy)
+            found = OurLoop(ends).run(Case(touch=False), plan.seconds, copy=copy)
             rows[name] = {"plateau": round(found.plateau, 2), "average": round(found.rate / 1e6, 2)}
     return rows
 
@@ -181,8 +179,10 @@ def measure(names: Sequence[str], switches: Sequence[str], plan: Plan, effort: E
             with switch_pair(INSTALLED, directory) as pair:
                 core = pair.core
                 if "latency" in names:
-                    with pair.attached(FrontEndOptions()) as ends:
-                        report["latency"] = latency(ends, effort.echoes)
+                    report["latency"] = {}
+                    for name, options in RINGS.items():
+                        with pair.attached(options) as ends:
+                            report["latency"] |= {f"{name}, {how}": row for how, row in latency(ends, effort.echoes).items()}
                 if "attach" in names:
                     report["attach"] = attachments(pair.switch, effort.attachments)
         if "testpmd" in names:

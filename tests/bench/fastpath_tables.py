@@ -25,8 +25,10 @@ def show(report: Mapping[str, Any]) -> None:
     console = Console(width=_WIDTH)
     for name, found in report.get("switches", {}).items():
         versions = ", ".join(f"{part} {version}" for part, version in found["versions"].items())
-        trips = " and ".join(map(str, found["round trips"]))
-        console.print(f"[bold]{name}: {versions}[/]; a round trip before and after: {trips} µs")
+        console.print(f"[bold]{name}: {versions}")
+        for of in found["turns"]:
+            trips = " to ".join(map(str, of["round trips"]))
+            console.print(f"{of['of']}: {of['compared']} turns of {of['all']} are compared, with round trips of {trips} µs")
         for part, title in _TITLES.items():
             if part in found:
                 console.print(comparison(title, found[part]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 WINDOW_NS: Final = 1_000_000
@@ -52,42 +51,36 @@ def percentile(values: Sequence[int], share: float) -> int:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
-def paired(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Median of the ratios of runs in the same round."""
-    return round(statistics.median(a / b for a, b in zip(ours, theirs, strict=True)), 3)
-
-
 def best_of(plateaus: Mapping[str, Sequence[float]]) -> str:
     """The name with the highest median."""
     return max(plateaus, key=lambda name: statistics.median(plateaus[name]))
 
 
-@dataclass
-class Results:
-    """The runs of each case by whose they are, in the order of the rounds; `references` are those that ours are compared with."""
-
-    references: Sequence[str]
-    runs: dict[Case, dict[str, list[Run]]] = field(default_factory=dict)
-
-    def note(self, case: Case, name: str, run: Run) -> None:
-        self.runs.setdefault(case, {}).setdefault(name, []).append(run)
-
-    def report(self) -> list[dict[str, Any]]:
-        """Of each case the best reference, and a row for each name: Mpps, and the ratio to the best in the same rounds."""
-        return [{**case._asdict(), **_compared(runs, self.references)} for case, runs in self.runs.items()]
+def report_of(found: Iterable[tuple[Case, str, Run]], references: Sequence[str]) -> list[dict[str, Any]]:
+    """Of each case the best of those that ours are compared with, and a row for each name: Mpps, and the ratio to the best."""
+    cases: dict[Case, dict[str, list[Run]]] = {}
+    for case, name, run in found:
+        cases.setdefault(case, {}).setdefault(name, []).append(run)
+    return [{**case._asdict(), **_compared(runs, references)} for case, runs in cases.items()]
 
 
-def _compared(runs: Mapping[str, list[Run]], references: Iterable[str]) -> dict[str, Any]:
-    best = best_of({name: [run.plateau for run in runs[name]] for name in references})
-    return {
-        "best": best,
-        "rows": {
-            name: {
-                "plateau": round(statistics.median(run.plateau for run in mine), 2),
-                "average": round(statistics.median(run.rate for run in mine) / 1e6, 2),
-                "of best": paired([run.plateau for run in mine], [run.plateau for run in runs[best]]),
-                "averages, of best": paired([run.rate for run in mine], [run.rate for run in runs[best]]),
-            }
-            for name, mine in runs.items()
-        },
+def _compared(runs: Mapping[str, Sequence[Run]], references: Iterable[str]) -> dict[str, Any]:
+    plateaus = {name: [run.plateau for run in mine] for name, mine in runs.items()}
+    averages = {name: [run.rate / 1e6 for run in mine] for name, mine in runs.items()}
+    best = best_of({name: plateaus[name] for name in references if name in runs})
+    rows = {
+        name: {
+            "runs": len(mine),
+            "plateau": round(statistics.median(plateaus[name]), 2),
+            "average": round(statistics.median(averages[name]), 2),
+            "of best": ratio(plateaus[name], plateaus[best]),
+            "averages, of best": ratio(averages[name], averages[best]),
+        }
+        for name, mine in runs.items()
     }
+    return {"best": best, "rows": rows}
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Of the medians."""
+    return round(statistics.median(ours) / statistics.median(theirs), 3)

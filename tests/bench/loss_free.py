@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-TRIAL_S: Final = 0.09
-"""Shorter than a tenth of a second: in that time our generator does not return to Python, where nothing receives."""
+TRIAL_S: Final = 0.04
+"""At most a tenth of a second, in which our generator does not return to Python, where nothing receives."""
 TRIES: Final = 5
 RESOLUTION: Final = 0.02
 """Of the highest rate that is tried."""

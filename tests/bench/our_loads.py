@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from tests.bench.frame_runs import WINDOW_NS, Case, Run
+from tests.bench.frame_runs import WINDOW_NS, Case, Run, percentile
 from tests.bench.loss_free import Trial
 from userspace_cni.fastpath.rings.burst import Burst
-from userspace_cni.fastpath.rings.generator import Load, blast, blast_both
+from userspace_cni.fastpath.rings.generator import Load, blast, blast_both, bounce
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.rings.stream_generator import FrameStream, Generator
 from userspace_cni.fastpath.vhost.front_end import FrontEndOptions
@@ -19,6 +19,9 @@ RINGS: Final = {"ours, packed": FrontEndOptions(packed=True), "ours, split": Fro
 _HEADER: Final = bytes.fromhex("02000000000b02000000000a88b5")
 _TURNS: Final = 4
 """Bursts between looks at the clock."""
+SHORTEST: Final = 64
+_ECHOES: Final = 1001
+_LOST_S: Final = 0.02
 _LAST_S: Final = 0.01
 """For frames on their way."""
 
@@ -34,30 +37,46 @@ def frame_of(length: int) -> bytes:
     return _HEADER + bytes(length - len(_HEADER))
 
 
-def run(ends: Ends, case: Case, seconds: float, *, copy: bool = True) -> Run:
-    """The loop in C; without `copy` each buffer is filled once."""
-    load = Load(frame_of(case.length), case.batch, seconds, copy, case.touch, WINDOW_NS)
-    match case.ways, case.queues:
-        case 1, 1:
-            found = blast(ends.a[0], ends.b[0], load)
-        case 2, 1:
-            found = blast_both(ends.a[0], ends.b[0], load)
-        case 1, 2:  # two ways, each from a queue of one port to a queue of the other
-            found = blast_both(_crossed(ends.a[0], ends.b[1]), _crossed(ends.a[1], ends.b[0]), load)
-        case _:
-            raise ValueError(f"no loop for {case}")
-    return Run(found.windows, found.received / found.seconds)
+class OurLoop:
+    """Our front-ends at both ports, with the same methods as `DpdkLoop`."""
 
+    def __init__(self, ends: Ends) -> None:
+        self.ends = ends
 
-def trial(ends: Ends, case: Case, seconds: float, rate: float) -> Trial:
-    """So many frames a second, copied in and copied out."""
-    stream = FrameStream([frame_of(case.length)] * case.batch, frames_per_s=rate, burst=case.batch)
-    generator = Generator(_crossed(ends.a[0], ends.b[0]), stream)
-    generator.collect(_LAST_S)  # what an earlier trial left
-    before = generator.figures.received
-    took = generator.run(count=int(rate * seconds)).seconds
-    found = generator.collect(_LAST_S)
-    return Trial(rate, seconds, found.sent, found.received - before, took)
+    def run(self, case: Case, seconds: float, *, copy: bool = True) -> Run:
+        """As many frames as are taken; without `copy` each buffer is filled once."""
+        a, b = self.ends
+        load = Load(frame_of(case.length), case.batch, seconds, copy, case.touch, WINDOW_NS)
+        match case.ways, case.queues:
+            case 1, 1:
+                found = blast(a[0], b[0], load)
+            case 2, 1:
+                found = blast_both(a[0], b[0], load)
+            case 1, 2:  # two ways, each from a queue of one port to a queue of the other
+                found = blast_both(_crossed(a[0], b[1]), _crossed(a[1], b[0]), load)
+            case _:
+                raise ValueError(f"no loop for {case}")
+        return Run(found.windows, found.received / found.seconds)
+
+    def trial(self, case: Case, seconds: float, rate: float) -> Trial:
+        """So many frames a second, copied in and copied out."""
+        stream = FrameStream([frame_of(case.length)] * case.batch, frames_per_s=rate, burst=case.batch)
+        generator = Generator(_crossed(self.ends.a[0], self.ends.b[0]), stream)
+        generator.collect(_LAST_S)  # what an earlier trial left
+        before = generator.figures.received
+        took = generator.run(count=int(rate * seconds)).seconds
+        found = generator.collect(_LAST_S)
+        return Trial(rate, seconds, found.sent, found.received - before, took)
+
+    def round_trip(self) -> float:
+        """Microseconds of a single frame there and back, polling, on the queue that the switch chooses."""
+        a, b = self.ends
+        for near, far in zip(a, b, strict=True):
+            sides = _crossed(a[0], near), _crossed(b[0], far)
+            found = bounce(*sides, _ECHOES, frame=frame_of(SHORTEST), timeout_s=_LOST_S)
+            if found.nanoseconds:
+                return round(percentile(found.nanoseconds, 0.5) / 1000, 2)
+        raise RuntimeError("no frame came back, on no queue")
 
 
 def _crossed(source: QueuePair, sink: QueuePair) -> QueuePair:

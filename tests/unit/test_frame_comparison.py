@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.bench.dpdk_paths import DPDK_PATHS, read_taken
-from tests.bench.frame_runs import Case, Results, Run, best_of, paired, percentile
+from tests.bench.frame_runs import Case, Run, best_of, percentile, report_of
 from tests.bench.loss_free import RESOLUTION, Trial, fastest, loss_free_rate
+from tests.bench.placement import Turn, comparable, trips_of
 
 PATHS = {path.name: path for path in DPDK_PATHS}
 LOG = """virtio_ethdev_negotiate_features(): host_features before negotiate = 110018182
@@ -33,17 +34,26 @@ def test_the_best_is_that_of_the_highest_median() -> None:
     assert best_of({"steady": [10.0, 10.1, 10.2], "lucky": [9.0, 9.1, 14.0]}) == "steady"
 
 
-def test_a_ratio_is_of_the_same_round() -> None:
-    """A machine that becomes slower from round to round changes no ratio."""
-    assert paired([12.0, 6.0, 3.0], [10.0, 5.0, 2.5]) == 1.2
-    results = Results(["slow", "quick"])
-    for speed in (1000, 500, 250):
-        for name, factor in (("slow", 8), ("quick", 10), ("ours", 11)):
-            results.note(Case(), name, Run([speed * factor] * 3, speed * factor * 1e3))
-    (found,) = results.report()
-    assert (found["length"], found["best"]) == (64, "quick")
-    assert {name: row["of best"] for name, row in found["rows"].items()} == {"slow": 0.8, "quick": 1.0, "ours": 1.1}
-    assert found["rows"]["ours"]["plateau"] == 5.5
+def test_each_case_has_its_best() -> None:
+    """Ratios are of the medians, to the best of the references alone; what has no run in a case has no row there."""
+    rates = {"slow": [8, 9, 8], "quick": [10, 10, 12], "ours": [11, 11, 30]}
+    found = [(Case(), name, Run([each * 1000] * 3, each * 1e6)) for name, mine in rates.items() for each in mine]
+    whole, other = report_of([*found, (Case(512), "slow", Run([4000], 4e6))], ["slow", "quick"])
+    assert (whole["length"], whole["best"]) == (64, "quick")
+    assert {name: row["of best"] for name, row in whole["rows"].items()} == {"slow": 0.8, "quick": 1.0, "ours": 1.1}
+    assert (whole["rows"]["ours"]["plateau"], whole["rows"]["ours"]["runs"]) == (11.0, 3)
+    assert (other["length"], other["best"], list(other["rows"])) == (512, "slow", ["slow"])
+
+
+def test_only_turns_of_one_placement_are_compared() -> None:
+    """Those of the placement in which the most have a turn; none during which the processors were moved."""
+    near = [Turn("a", 0.6, 0.7, 1), Turn("a", 0.7, 0.6, 2), Turn("a", 0.6, 0.6, 3)]
+    far = [Turn("a", 1.9, 1.8, 4), Turn("b", 1.7, 1.8, 5)]
+    moved = Turn("b", 0.7, 1.8, 6)
+    kept = comparable([*near, *far, moved])
+    assert [turn.found for turn in kept] == [4, 5]
+    assert trips_of(kept) == [1.7, 1.9]
+    assert comparable(near) == near
 
 
 @pytest.mark.parametrize("limit", [0.3e6, 1e6, 6.4e6, 9.99e6])
