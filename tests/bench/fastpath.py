@@ -206,6 +206,7 @@ def main() -> int:
         parser.error(f"no such path; there are {', '.join(path.name for path in DPDK_PATHS)}")
     plan = Plan(options.rounds or 1, 0.05, paths) if options.quick else Plan(options.rounds or 3, 0.12, paths)
     effort = Effort(5_000, 30) if options.quick else Effort(50_000, 200)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the switch, which polls, ends with it
     report = measure(options.names or MEASURES, options.switch or SWITCHES, plan, effort)
     return tell(report, options.json, show)
 

@@ -77,7 +77,7 @@ def _cell(case: Mapping[str, Any], name: str) -> str:
     row = case["rows"].get(name)
     if row is None:
         return ""
-    value = f"{row['plateau'] if 'plateau' in row else row['loss-free']:.2f}"
+    value = f"{row['loss-free'] if 'loss-free' in row else row['plateau']:.2f}"
     if name in _DPDK:
         return f"{value}*" if name == case["best"] else f"{value} "
     return f"{value} ({row['of best']:.2f})" if row["of best"] is not None else f"{value} "
