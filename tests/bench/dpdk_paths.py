@@ -112,7 +112,8 @@ class DpdkLoop:
 
     def round_trip(self) -> float:
         """Microseconds of a single frame there and back, polling."""
-        return round(self._ask("bounce")["nanoseconds"] / 1000, 2)
+        nanoseconds: float = self._ask("bounce")["nanoseconds"]
+        return round(nanoseconds / 1000, 2)
 
     def _order(self, case: Case, seconds: float, rate: float) -> dict[str, Any]:
         words = (seconds, rate, case.length, case.batch, case.ways, int(case.touch))
