@@ -81,6 +81,7 @@ static int script_send(struct fp_queue *queue, const uint8_t *frames, uint32_t s
 		CHECK(copy);
 		memcpy(copy, frames + (size_t)i * stride, lengths[i]);
 		CHECK(fp_header_sound(copy, lengths[i], LONGEST));
+		CHECK(!(copy[0] & FP_DATA_VALID));	/* a driver must not say it */
 		CHECK(!script->cuts || (lengths[i] <= FP_HEADER + LONGEST && !copy[0] && !copy[1]));
 		free(copy);
 	}

@@ -93,6 +93,8 @@ static int read_tap(struct fp_pump *pump, uint32_t room)
 		} else if (length > 0 && pump->headers && !fp_header_sound(frame, (uint32_t)length, pump->longest)) {
 			pump->to_ring.dropped++;
 		} else if (length > 0) {
+			if (pump->headers)	/* a kernel says it of frames that it forwards; a driver must not (virtio 1.2, 5.1.6.2.1) */
+				frame[0] &= (uint8_t)~FP_DATA_VALID;
 			pump->up_lengths[count++] = (uint32_t)length;
 			bytes += (uint32_t)length;
 		} else {
