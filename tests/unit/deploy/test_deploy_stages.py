@@ -93,6 +93,6 @@ def test_on_a_terminal(tmp_path: Path) -> None:
     shown = read_to_end(ours)
     os.close(ours)
     assert done.stdout == b"of the command\nafter it\n"
-    assert re.match(r"\r\x1b\[Kprepare: at first \(0 s so far\)", shown)
+    assert re.match(r"\r\x1b\[Kprepare: at first \(\d+ s so far\)", shown)
     assert shown.endswith("\r\x1b[K")
     assert "\n" not in shown
