@@ -246,7 +246,7 @@ def test_keys(node: Node, pair: tuple[Idle, Idle], terminal: Terminal) -> None:
     terminal.wait_for("it ends no pod")
     terminal.type("\x1b[A")
     terminal.resize(60, 16)
-    lines = terminal.wait_for("no room for")
+    lines = terminal.wait_for("no room for", "default/source/net1")
     assert any(line.startswith("default/source/net1") for line in lines)
     terminal.resize(160, 40)
     wait_until(lambda: "no room for" not in terminal.text(), SECONDS, "room for all")

@@ -97,9 +97,14 @@ class Terminal:
         return "\n".join(self.lines())
 
     def wait_for(self, *texts: str) -> list[str]:
-        """Wait until it shows all of these; the lines."""
-        wait_until(lambda: all(text in self.text() for text in texts), SECONDS, f"{texts} on the screen", pause=0.05)
-        return self.lines()
+        """Wait until it shows all of these; the lines of that look: a later one may meet it while it is drawn anew."""
+
+        def shown() -> list[str]:
+            lines = self.lines()
+            return lines if all(text in "\n".join(lines) for text in texts) else []
+
+        found: list[str] = wait_until(shown, SECONDS, f"{texts} on the screen", pause=0.05)
+        return found
 
     def wait_line(self, begin: str) -> str:
         """Wait until a line begins with this; the line."""
