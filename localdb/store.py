@@ -139,16 +139,9 @@ class Store:
 
     def each(self, collection: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """As `items`, in no order; a record is read when it is asked for, so that no two need be in memory."""
-        path = self._collection_path(collection)
-        with Attempt(f"list the records of {collection!r} in", path):
-            try:
-                directory = self._open(path)
-            except FileNotFoundError:
-                return
-            with directory:
-                for name in self._list(directory):
-                    if record := self._load_known(directory, collection, name):
-                        yield record
+        for _, _, record in self.each_changed(collection, {}):
+            if record:
+                yield record
 
     def each_changed(
         self, collection: str, read: Mapping[str, Stamp], keys: Iterable[str] | None = None
