@@ -92,9 +92,9 @@ def settings_page() -> str:
     lines = [*_head(SETTINGS, "5", "File Formats", "the settings of a node"), ".SH DESCRIPTION"]
     lines += _paragraphs(
         f"For each key the first of these that has it wins: the variable of the environment, the node's file {CONFIG_FILE}, the "
-        f"file for all nodes {CLUSTER_FILE}, the default. The files are TOML, and may be absent. The file that {PREFIX}CONFIG "
-        "names is read instead of both. An unknown key, and a value that makes no sense, is an error.\n\n"
-        "userspace-cni settings show tells what is in force, userspace-cni settings check what is wrong in a file."
+        f"file for all nodes {CLUSTER_FILE}, the default. Both are TOML and optional. The file that {PREFIX}CONFIG "
+        "names replaces both. An unknown key or an invalid value is an error.\n\n"
+        "userspace-cni settings show prints the settings in force, userspace-cni settings check the faults of a file."
     )
     lines.append(".SH SETTINGS")
     for key, (default, setting) in TABLE.items():

@@ -73,7 +73,7 @@ def _unfinished(record: Record, node: Node) -> Outcome:
     if current != record:
         return Outcome()
     command = "network" if record.owner == "node" else "gc --dry-run"
-    details = f"userspace-cni {command} tells what would be done"
+    details = f"userspace-cni {command} shows what would be done"
     return Outcome({"": [Drift("state of the record", "", "ready", record.state, details)]})
 
 

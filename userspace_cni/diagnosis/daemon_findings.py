@@ -45,7 +45,7 @@ def describe_database(pid: int, away: str, *, stopped: bool) -> str:
     """Why OVSDB does not answer, `away`, with what is seen of its server, the process `pid`, 0 where none is seen."""
     if stopped:
         return f"ovsdb-server, process {pid}, is stopped by a signal (state T), as by SIGSTOP or a debugger"
-    return f"ovsdb-server, process {pid}, lives and does not answer ({away})" if pid else away
+    return f"ovsdb-server, process {pid}, runs and does not answer ({away})" if pid else away
 
 
 def describe_age(seconds: float) -> str:

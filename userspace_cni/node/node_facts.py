@@ -140,7 +140,7 @@ def gather_node_facts(
     pid = life.pid if life.state != "dead" else None
     daemon = asked(lambda: look_at_daemon(pid, _VSWITCHD, settings.short_dir, root)) if pid else None
     if pid and daemon is None:
-        unknown.append(f"process {pid}, ovs-vswitchd: it is not seen from here (in a container it takes hostPID: true)")
+        unknown.append(f"process {pid}, ovs-vswitchd: not visible from here (a container needs hostPID: true)")
     pages = hugepages.read_hugepages(
         root.path("/sys"), root.path("/proc/1/mountinfo") if root.elsewhere else "/proc/self/mountinfo"
     )

@@ -22,7 +22,7 @@ COLUMNS: Final = 110
 _RENEW: Final = "RENEW_SAMPLES"
 _SAMPLE: Final = re.compile(r"<!-- broken by (\w+): userspace-cni ([^\n]+) -->\n```text\n(.*?)```\n", re.DOTALL)
 _CUT: Final = "..."
-_WELL: Final = " Looked at and well: "
+_WELL: Final = " Checked and without a fault: "
 _VARIES: Final = (
     (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "UID"),
     (re.compile(r"\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b"), "MAC"),

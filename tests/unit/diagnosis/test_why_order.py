@@ -57,8 +57,8 @@ def test_the_paragraph() -> None:
         "Nothing is made again.",
         "What to do: start it.",
         "Also found: 1 DEL waits (`userspace-cni gc`).",
-        "To know: by the way.",
-        "Looked at and well: the record.",
+        "Worth knowing: by the way.",
+        "Checked and without a fault: the record.",
         "Could not be asked: it, because no.",
     ]
 
@@ -87,7 +87,11 @@ def test_nothing_wrong_says_what_is_not_seen() -> None:
     diagnosis = arrange("a", [found("x", "note", "by the way")], [("the switch", "it is away?")])
     said = sentences(diagnosis)
     assert not diagnosis.is_wrong
-    assert said[:3] == ["Nothing wrong was found.", "To know: by the way.", "Could not be asked: the switch, because it is away?"]
+    assert said[:3] == [
+        "Nothing wrong was found.",
+        "Worth knowing: by the way.",
+        "Could not be asked: the switch, because it is away?",
+    ]
     assert said[-1].startswith("What is not seen from here: ")
 
 

@@ -72,9 +72,9 @@ _USUAL: Final = ManifestOptions()
 @click.option("--image", callback=_IMAGE, default=_USUAL.image, show_default=True, help="The sidecar's image, as nodes pull it.")
 @click.option("--bridge", callback=_BRIDGE, default=_USUAL.bridge, show_default=True, help="Bridge of OVS-DPDK on every node.")
 @click.option("--vlan", type=click.IntRange(1, 4094), help="VLAN of the ports; else none.")
-@click.option("--mtu", type=click.IntRange(68, 65535), help="MTU of ports and guests; else the switch's default.")
+@click.option("--mtu", type=click.IntRange(68, 65535), help="MTU of ports and guests; by default the switch's.")
 @click.option("--cni-version", type=click.Choice(manifests.CNI_VERSIONS), default=_USUAL.cni_version, show_default=True,
-              help="Of the network; 1.1.0 tells KubeVirt the MTU.")  # fmt: skip
+              help="CNI version of the network; from 1.1.0 on with the MTU.")  # fmt: skip
 @click.option("--vm", "machine", callback=_LABEL, default=_USUAL.machine, show_default=True, help="The sample VM's name.")
 @click.option("--disk", callback=_IMAGE, default=_USUAL.disk, show_default=True, help="Its containerdisk.")
 @click.option("--hugepages", type=click.Choice(tuple(PAGES)), default=_USUAL.hugepages, show_default=True, help="Page size.")

@@ -112,7 +112,7 @@ def _find_service_faults(site: Site, databases: OvnDatabases) -> Sequence[Findin
         view.note(f"Services are left out: {error}")
         return found
     if listed is None:
-        view.note("Services are left out: there is no account of the API server, as by the setting kubeconfig")
+        view.note("Services are not shown: there is no access to the API server (setting kubeconfig)")
         return found
 
     def look(session: NorthboundSession) -> Sequence[Finding]:

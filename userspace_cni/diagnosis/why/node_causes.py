@@ -80,7 +80,7 @@ def judge_switch(sight: Sight) -> Findings:
             yield sight.found("vswitchd-stopped", message, f"let it go on: `kill -CONT {switch.pid}`", why=why)
         else:
             process = f", process {switch.pid}," if switch.pid else ""
-            message = f"ovs-vswitchd{process} lives and does not answer: {switch.reason}"
+            message = f"ovs-vswitchd{process} runs and does not answer: {switch.reason}"
             remedy = f"see the end of its log, ovs-vswitchd.log, for what it waits; if that does not pass, {_RESTART}"
             yield sight.found("vswitchd-silent", message, remedy, why=why)
     if switch.away:

@@ -23,9 +23,9 @@ def sentences(diagnosis: Diagnosis) -> list[str]:
     if causes[1:]:
         said.append(f"Also found: {_joined(causes[1:])}.")
     if notes:
-        said.append(f"To know: {_joined(notes)}.")
+        said.append(f"Worth knowing: {_joined(notes)}.")
     if diagnosis.well:
-        said.append(f"Looked at and well: {', '.join(diagnosis.well)}.")
+        said.append(f"Checked and without a fault: {', '.join(diagnosis.well)}.")
     said += [f"Could not be asked: {what}, because {_ended(why)}" for what, why in diagnosis.unasked]
     return said if causes else [*said, _UNSEEN]
 
