@@ -289,6 +289,12 @@ class Settings:
     devices_per_bridge: int = _setting(
         0, "how many devices of each bridge the kubelet is offered; 0 for no device plugin", between(0, _MANY)
     )
+    dra: bool = _setting(
+        False, "whether the agent is a driver of devices (DRA): offers bridges in ResourceSlices, and prepares claims"
+    )
+    cdi_dir: str = _setting(
+        "/var/run/cdi", "the runtimes' directory of CDI files, where those of claims are written", directory()
+    )
     device_info_dir: str = _setting(
         "/var/run/k8s.cni.cncf.io/devinfo", "the directory below which device-info files are read and written", directory()
     )

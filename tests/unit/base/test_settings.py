@@ -72,6 +72,8 @@ DEFAULTS = {
     "kubeconfig_exec": False,
     "shared_dirs": (),
     "devices_per_bridge": 0,
+    "dra": False,
+    "cdi_dir": "/var/run/cdi",
     "afxdp_max": 16,
     "device_info_dir": "/var/run/k8s.cni.cncf.io/devinfo",
     "host_root": "/",
@@ -86,7 +88,7 @@ DEFAULTS = {
     "log_level": "info",
     "log_format": "text",
 }
-AGENT_ONLY = {"host_root", "otlp_endpoint", "ovn_recompute_s", "tick_s"}
+AGENT_ONLY = {"dra", "host_root", "otlp_endpoint", "ovn_recompute_s", "tick_s"}
 NAMES = {
     **{key: f"USERSPACE_CNI_{key.upper()}" for key in DEFAULTS},
     "ovs_rundir": "OVS_RUNDIR",
@@ -122,6 +124,8 @@ OTHER_VALUES: dict[str, Value] = {
     "host_root": "/host",
     "tick_s": 1.5,
     "devices_per_bridge": 16,
+    "dra": True,
+    "cdi_dir": "/srv/cdi",
     "afxdp_max": 7,
     "deadline_s": 2.5,
     "waiting_per_namespace": 7,
