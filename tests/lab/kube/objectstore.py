@@ -19,16 +19,20 @@ from typing import Any, Final
 from tests.lab.kube import managed_fields as owned
 from tests.lab.kube.managed_fields import Conflicts, Fields, Manager
 from tests.lab.kube.schemas import check_schema, faults, prune, set_defaults
-from tests.lab.kube.store import Refusal, Store, check_preconditions, merged
+from tests.lab.kube.store import NAMES, Refusal, Store, check_preconditions, merged
 
 _OPEN: Final[Mapping[str, Any]] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_OF_THE_SERVER: Final = ("", "coordination.k8s.io", "resource.k8s.io")
 _OWN_METADATA: Final = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "managedFields", "resourceVersion")
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What the server knows of a resource; `schema` is the whole object's, `has_status` says whether /status is a path."""
+    """What the server knows of a resource; `schema` is the whole object's, `has_status` says whether /status is a path.
+
+    `selected`: fields by which lists and watches can be selected, beside the name.
+    """
 
     group: str
     version: str
@@ -37,6 +41,7 @@ class Kind:
     namespaced: bool = False
     has_status: bool = False
     schema: Mapping[str, Any] = field(default_factory=lambda: _OPEN)
+    selected: frozenset[str] = frozenset()
 
     @property
     def title(self) -> str:
@@ -84,6 +89,7 @@ def defined(definition: Mapping[str, Any]) -> Kind:
         namespaced=spec["scope"] == "Namespaced",
         has_status="status" in version.get("subresources", {}),
         schema=schema,
+        selected=frozenset(each["jsonPath"].removeprefix(".") for each in version.get("selectableFields", ())),
     )
 
 
@@ -101,7 +107,7 @@ class ObjectStore(Store):
     """Objects of one kind by namespace and name. `writes` counts what gave a new version."""
 
     def __init__(self, kind: Kind) -> None:
-        super().__init__(kind.api_version, kind.kind)
+        super().__init__(kind.api_version, kind.kind, NAMES | kind.selected)
         self.of = kind
         self.writes = 0
 
@@ -117,7 +123,7 @@ class ObjectStore(Store):
 
     def item(self, thing: dict[str, Any]) -> dict[str, Any]:
         """An object as lists have it: those of custom resources name their kind."""
-        return thing if self.of.group and self.of.group != "coordination.k8s.io" else super().item(thing)
+        return thing if self.of.group not in _OF_THE_SERVER else super().item(thing)
 
     def read(self, namespace: str, name: str) -> dict[str, Any]:
         """A copy of the object. Raises Refusal when there is none."""
