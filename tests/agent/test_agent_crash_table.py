@@ -227,8 +227,8 @@ def test_an_administrators_bridge_is_awaited(live: LiveNode, sandbox: str) -> No
     """A bridge that was not ours is not made in an empty database; its port comes back with the administrator's bridge."""
     switch, theirs, ours = switch_of(live), live.network(), live.network()
     theirs["host"]["bridge"]["bridgeName"] = "br-admin"
+    live.start()
     add_bridge(switch, "br-admin")
-    live.start()  # later: an agent that lives hears of another program's bridge a moment after that program does
     succeeded(live.run("ADD", theirs, sandbox))
     succeeded(live.run("ADD", ours, sandbox, container(1)))
     before, names = rows_of(switch), open_ports(switch)

@@ -183,6 +183,20 @@ def test_a_port_that_failed_a_moment_ago(switch: Switch, connect: Connect, port:
         assert proxy.prompt.is_set()
 
 
+def test_a_bridge_that_was_made_a_moment_ago(switch: Switch, connect: Connect, port: MakePort, tmp_path: Path) -> None:
+    """Whose it is is known, although its row is still on its way: else the port's step would say that we make the bridge."""
+    with Proxy(tmp_path / "a.sock", switch.dir / "db.sock") as proxy:
+        driver = connect(switch, proxy.remote, resident=True)
+        driver.connect(soon())
+        proxy.lag()
+        switch.vsctl("--no-wait", "add-br", "br-moment", "--", "set", "Bridge", "br-moment", "datapath_type=netdev")
+        try:
+            assert driver.reach(port().name, "br-moment", soon()) == "another"
+        finally:
+            switch.vsctl("--no-wait", "del-br", "br-moment")
+        assert driver.reach(port().name, "br-never", soon()) == ""
+
+
 def test_what_a_connected_application_changes(switch: Switch, resident: PortDriver, port: MakePort) -> None:
     """A fact: OVS reports a vhost-user port in use as connected and up, with features and rings, and none of it afterwards.
 
@@ -315,6 +329,23 @@ def test_a_hung_database_is_noticed_by_itself(own_switch: Switch, connect: Conne
 
 
 @pytest.mark.usefixtures("impatient")
+def test_a_session_whose_thread_has_ended_is_lost(own_switch: Switch, own: PortDriver, port: MakePort) -> None:
+    """Its rows would be taken for true for ever: the next call opens another session."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    session = own.client.require_session()
+    setattr(session.replica.index, "change", fail)  # noqa: B010 - a method
+    own_switch.vsctl("--no-wait", "add-br", "br-other")
+    wait_until(lambda: session.lost, what="the end of the session")
+    assert "dictionary changed size" in session.lost
+    with pytest.raises(Unavailable):
+        session.transact([], soon())
+    attach(own, port(), soon())
+    assert own.sessions == 2
+
+
 def test_an_idle_session_stays(own_switch: Switch, connect: Connect, tmp_path: Path) -> None:
     """An idle server is probed, answers, and the session stays."""
     with Proxy(tmp_path / "a.sock", own_switch.dir / "db.sock") as proxy:

@@ -402,7 +402,23 @@ class Session(Generic[I]):
                 os.close(self._woken)
 
     def _run(self) -> None:
-        """The thread: read the server's messages, and commit what has queued."""
+        """The thread: whatever ends it, the session is lost then, or its rows would be taken for true for ever."""
+        reason = CLOSED
+        try:
+            self._serve()
+        except Exception as error:  # noqa: BLE001 - the next session may do better
+            reason = f"a bug here: {error!r}"
+        with self._lock:
+            self.replica.lose(reason)
+        with self._queue_lock:  # who writes to it holds this lock, and has seen that the session runs
+            self.is_running = False
+            waiting, self._queue = self._queue, []
+            os.close(self._woken)
+        for member in waiting:
+            member.answer(SessionLost(reason))
+
+    def _serve(self) -> None:
+        """Read the server's messages, and commit what has queued."""
         poller = ovs.poller.Poller()
         while self.is_running:
             self.replica.wait(poller)
@@ -414,10 +430,6 @@ class Session(Generic[I]):
                 self.replica.run()
                 while self.is_running and (group := self._take()):
                     Commit(self, group).run()
-        with self._lock:
-            self.replica.lose(CLOSED)
-        with self._queue_lock:  # who writes to it holds this lock, and has seen that the session runs
-            os.close(self._woken)
 
     def _take(self) -> list[Member]:
         with self._queue_lock:

@@ -113,15 +113,20 @@ class SwitchView:
     def reach(self, name: str, bridge: str, deadline: Deadline) -> BridgeMaker:
         """Open the session with OVSDB for this port; returns who made its bridge.
 
+        A resident replica may lag behind the program that has just made the bridge: so the server confirms that there is none.
         Raises Unavailable, before any effect that would have to be undone.
         """
         from userspace_cni.ovsdb.database import named
 
-        def look(session: SwitchSession) -> BridgeMaker:
+        def look(session: SwitchSession) -> BridgeMaker | None:
             marks = session.index.bridge_marks.get(bridge)
-            return "" if marks is None else find_maker(marks)
+            return None if marks is None else find_maker(marks)
 
-        return self.client.use(look, named(name, bridge), f"port {name}: before adding it", deadline)
+        needs, what = named(name, bridge), f"port {name}: before adding it"
+        maker = self.client.use(look, needs, what, deadline)
+        if maker is None and self.client.resident:
+            maker = self.client.read(look, needs, what, deadline, enough=lambda found: found is not None)
+        return maker or ""
 
     def list_marked(
         self, deadline: Deadline, *, network: str | None = None, container_id: str | None = None, ifname: str | None = None
