@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,17 @@ def test_each_interface_takes_one(live: LiveNode, kubelet: Kubelet, sandbox: str
     succeeded(live.run("DEL", on(live), sandbox, CNI_ARGS=POD.args))
     succeeded(live.run("ADD", on(live), sandbox, ifname="net3", CNI_ARGS=POD.args))
     assert device_behind(live, port_of(ifname="net3")) == place_of(live, "br-dev-0").stat().st_dev
+
+
+def test_interfaces_at_once_take_one_each(live: LiveNode, kubelet: Kubelet, sandbox: str) -> None:
+    """Interfaces of a pod that are attached at the same time choose one after the other: none takes the device of another."""
+    kubelet.give("blue/app", RESOURCE, "br-dev-0", "br-dev-1", "br-dev-2")
+    ifnames = ("net1", "net2", "net3")
+    with ThreadPoolExecutor(3) as threads:
+        for done in [threads.submit(live.run, "ADD", on(live), sandbox, ifname=each, CNI_ARGS=POD.args) for each in ifnames]:
+            succeeded(done.result())
+    taken = {device_behind(live, port_of(ifname=each)) for each in ifnames}
+    assert taken == {place_of(live, f"br-dev-{number}").stat().st_dev for number in range(3)}
 
 
 def test_whose_device_it_is(live: LiveNode, kubelet: Kubelet, sandbox: str) -> None:

@@ -318,7 +318,7 @@ def test_a_port_that_the_pod_names(world: Node, sandbox: str, ovn: Ovn) -> None:
 
 @pytest.mark.parametrize("node", ["agent"], indirect=True)
 def test_others_are_served_while_adds_wait_for_ovn(world: Node, sandbox: str, ovn: Ovn) -> None:
-    """Each such ADD holds a thread of the agent and its container's lock, and nothing that others need."""
+    """Each such ADD holds a thread of the agent and its interface's lock, and nothing that others need."""
     pods = {f"{number:02x}" * 32: a_pod() for number in range(1, 1 + WAITING)}
     with ExitStack() as stack:
         places = {container: stack.enter_context(netns()) for container in pods}

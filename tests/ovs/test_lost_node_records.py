@@ -14,7 +14,7 @@ from tests.lab.network.kept import SOURCE, KeptNode, kept
 from tests.lab.network.outside import NIC, Wire, wired
 from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.test_provider_networks import MOVED, NET, NODE, POLLED, where
-from userspace_cni.attachment.records import node_container
+from userspace_cni.attachment.records import node_container, record_key
 from userspace_cni.attachment.specs import UNKNOWN, undo
 from userspace_cni.attachment.steps import EVERYTHING, Internal, MirrorOutput, OvsPort, Step, Steps, node_marks
 from userspace_cni.base.deadline import Deadline
@@ -246,7 +246,7 @@ def test_what_another_process_works_on_is_left_alone(wire: Wire, site: KeptNode,
     """While another process holds the attachment's lock, its record may still be written: the rows are left alone."""
     site.met(MOVED)
     lose(site)
-    lock = site.node.store.journal.try_container_lock(node_container(PROVIDER_NETWORK))
+    lock = site.node.store.journal.try_turn_lock(record_key(node_container(PROVIDER_NETWORK), "net1"))
     assert lock
     with lock:
         assert site.reconcile() == ()

@@ -43,7 +43,7 @@ def steps_now(record: Record, noted: ChangeableOptions) -> tuple[Step, ...]:
 
 
 def amend(record: Record, store: AttachmentStore, driver: DriverOf, pods: Pods) -> bool | None:
-    """Change the attachment if its pod says something else now; whether it did. None while another call works on its container,
+    """Change the attachment if its pod says something else now; whether it did. None while another call works on it,
     which may have read before what the pod says. Raises BadRequest for what a pod cannot have, with nothing changed; after other
     errors the attachment is as it was as far as that can be had now, and the next call tries again.
     """

@@ -1,6 +1,6 @@
 """Applies and undoes the steps of one attachment, with its record and the locks of what it shares.
 
-A `Turn` belongs to one caller: it holds the container's lock, so no other process changes the record until it ends. Every apply
+A `Turn` belongs to one caller: it holds the attachment's lock, so no other process changes the record until it ends. Every apply
 and undo of a recorded attachment is a method of a turn: verbs, cleanup and reconciliation take a turn, read the record again,
 decide and act. A verb waits for its turn with the attachment that it was called for; other callers do not wait.
 
@@ -43,19 +43,21 @@ class Failure:
 @contextmanager
 def await_turn(container_id: str, ifname: str, store: AttachmentStore, driver: DriverOf, deadline: Deadline) -> Iterator[Turn]:
     """Take a turn as soon as no other call has one. Raises Unavailable at the deadline."""
-    with store.journal.container_lock(container_id, deadline) as lock:
-        yield Turn(record_key(container_id, ifname), store.journal, driver, lock.share)
+    key = record_key(container_id, ifname)
+    with store.journal.turn_lock(key, deadline) as lock:
+        yield Turn(key, store.journal, driver, lock.share)
 
 
 @contextmanager
 def try_turn(container_id: str, ifname: str, store: AttachmentStore, driver: DriverOf) -> Iterator[Turn | None]:
-    """Take a turn at once; None while another call works on the container: the work is left to that call."""
-    lock = store.journal.try_container_lock(container_id)
+    """Take a turn at once; None while another call works on the attachment: the work is left to that call."""
+    key = record_key(container_id, ifname)
+    lock = store.journal.try_turn_lock(key)
     if lock is None:
         yield None
         return
     with lock:
-        yield Turn(record_key(container_id, ifname), store.journal, driver, lock.share)
+        yield Turn(key, store.journal, driver, lock.share)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Finishes what dead processes and absent agents left: records that no call will finish, DELs that no agent received.
 
-Decisions are pure functions of a record and the facts; a `Turn` acts. A record whose container's lock is taken is another
+Decisions are pure functions of a record and the facts; a `Turn` acts. A record whose lock is taken is another
 call's work and is left alone. A process that lives for one verb does a part of this at its end, because it has no tick; the
 agent's `reconcile` does it on every tick.
 """
@@ -189,7 +189,7 @@ def drain(
 ) -> None:
     """Turn spooled DELs into records that say `deleting`, oldest first; begin with none after the deadline.
 
-    Never fails: an entry that cannot be recorded now, or whose container is in use by another call, stays for the next time.
+    Never fails: an entry that cannot be recorded now, or whose attachment is in use by another call, stays for the next time.
     """
     try:
         for entry in store.spool.entries():
@@ -201,8 +201,8 @@ def drain(
         say("warning", "DELs that were called without an agent wait longer", error=error)
 
 
-def drain_container(container_id: str, store: AttachmentStore, sandboxes: Sandboxes, addresses: Addresses) -> None:
-    """Turn this container's spooled DELs into records, which `drain` could not while its lock was taken; the caller has it now.
+def drain_one(key: str, store: AttachmentStore, sandboxes: Sandboxes, addresses: Addresses) -> None:
+    """Turn this attachment's spooled DELs into records, which `drain` could not while its lock was taken; the caller has it now.
 
     Raises RecordRefused when one cannot be recorded: the caller would take an attachment for living whose DEL was answered.
     """
@@ -211,7 +211,7 @@ def drain_container(container_id: str, store: AttachmentStore, sandboxes: Sandbo
     except RecordRefused:
         return  # a spool that cannot be read fails no verb; `drain` has logged it
     for entry in entries:
-        if entry.environ.get("CNI_CONTAINERID") == container_id:
+        if record_key(entry.environ.get("CNI_CONTAINERID", ""), entry.environ.get("CNI_IFNAME", "")) == key:
             with suppress(BadRequest), about(_subject(entry)):
                 _carry_out(entry, _call_of(entry), store, sandboxes, addresses)
 
@@ -222,7 +222,7 @@ def _drain_one(entry: Entry, store: AttachmentStore, sandboxes: Sandboxes, addre
     except BadRequest as error:
         store.spool.put_aside(entry.name, str(error))
         return
-    lock = store.journal.try_container_lock(call.environment.container_id)
+    lock = store.journal.try_turn_lock(record_key(call.environment.container_id, call.environment.ifname))
     if lock is None:
         return
     with lock:
@@ -244,7 +244,7 @@ def _call_of(entry: Entry) -> Request:
 
 
 def _carry_out(entry: Entry, call: Request, store: AttachmentStore, sandboxes: Sandboxes, addresses: Addresses) -> bool:
-    """Record what the DEL is to remove, and drop the entry; whether there was anything. The caller holds the container's lock."""
+    """Record what the DEL is to remove, and drop the entry; whether there was anything. The caller holds its lock."""
     record = _deleted_by(entry, call, store, sandboxes, addresses)
     if record:
         say("info", "a DEL that was called without an agent is carried out")
@@ -315,7 +315,7 @@ def finish(store: AttachmentStore, driver: DriverOf, deadline: Deadline) -> None
 
 
 def finish_one(record: Record, store: AttachmentStore, driver: DriverOf) -> None:
-    """Undo an unfinished attachment unless another call works on its container."""
+    """Undo an unfinished attachment unless another call works on it."""
     with try_turn(record.container_id, record.ifname, store, driver) as turn:
         current = turn.read() if turn else None
         if turn and current and is_unfinished(current, store.boot_id()):

@@ -292,25 +292,33 @@ class Journal:
     # -- locks ------------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def container_lock(self, container_id: str, deadline: Deadline) -> Iterator[Lock]:
-        """Lock the container: one verb at a time. Raises Unavailable when the lock stays taken, or cannot be taken now."""
-        with self._locked(f"container:{container_id}", deadline) as lock:
+    def turn_lock(self, key: str, deadline: Deadline) -> Iterator[Lock]:
+        """Lock the attachment of that record: one call at a time. Raises Unavailable if it stays taken or cannot be."""
+        with self._locked(_turn_name(key), deadline) as lock:
+            yield lock
+
+    def try_turn_lock(self, key: str) -> Lock | None:
+        """Take the attachment's lock; None while another call has it."""
+        name = _turn_name(key)
+        with _translated(f"locking {name}"):
+            return self._store.try_lock(name)
+
+    @contextmanager
+    def choice_lock(self, container_id: str, deadline: Deadline) -> Iterator[Lock]:
+        """Lock what interfaces of a container choose by what its others have: one ADD chooses at a time. It is taken after the
+        attachment's lock, never before it."""
+        with self._locked(f"choice:{container_id}", deadline) as lock:
             yield lock
 
     @contextmanager
     def place_lock(self, place: str, deadline: Deadline) -> Iterator[Lock]:
-        """Lock a shared place: one attachment at a time. It is taken after the container's lock, never before it."""
+        """Lock a shared place: one attachment at a time. It is taken after the two locks above, never before them."""
         with self._locked(f"place:{place}", deadline) as lock:
             yield lock
 
-    def try_container_lock(self, container_id: str) -> Lock | None:
-        """Take the container's lock; None while another call has it."""
-        with _translated(f"locking container {container_id}"):
-            return self._store.try_lock(f"container:{container_id}")
-
     @contextmanager
     def boot_lock(self, deadline: Deadline) -> Iterator[None]:
-        """Lock the undoing of another boot's attachments: one process at a time. It is taken before any container's lock."""
+        """Lock the undoing of another boot's attachments: one process at a time. It is taken before any attachment's lock."""
         with self._locked("boot", deadline):
             yield
 
@@ -343,7 +351,7 @@ class Journal:
             recorded = {key for collection in _COLLECTIONS.values() for key, _ in self._store.each(collection)}
             stray = [key for key, _ in self._live.each(_STATES) if key not in recorded]
         for key in stray:
-            lock = self.try_container_lock(key.partition("@")[0])
+            lock = self.try_turn_lock(key)
             if lock is None:
                 continue
             with lock, _translated(f"sweeping the state of {key}"):
@@ -444,6 +452,11 @@ class Journal:
 
 def _collection(key: str) -> str:
     return _COLLECTIONS[owner_of(key)]
+
+
+def _turn_name(key: str) -> str:
+    """The name of the lock of an attachment. The node's own of one kind have one for all: they may be about the same NIC."""
+    return f"container:{key.partition('@')[0]}" if owner_of(key) == "node" else f"attachment:{key}"
 
 
 def _undo_file(record: Record) -> dict[str, Any]:

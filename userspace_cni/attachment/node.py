@@ -42,6 +42,11 @@ class Gathering(Protocol):
         """
         ...
 
+    @property
+    def chooses(self) -> bool:
+        """Whether the facts depend on what other interfaces of the container have, as the first free of its devices does."""
+        ...
+
     def facts(self, netns_inode: int) -> Facts:
         """What has to be known of node and pod to plan the attachment. `netns_inode`: what `Sandboxes.inode` returned."""
         ...

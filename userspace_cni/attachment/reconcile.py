@@ -2,7 +2,7 @@
 
 It runs at start, when OVSDB is reachable again, on a tick and on demand. `findings` decides and changes nothing; a
 `Reconciliation` acts on the findings. An attachment that looks complete, or a row whose record is lost, is removed only when its
-sandbox is proven gone in two passes; in doubt it is kept. What another call works on (its container's lock is taken) is left
+sandbox is proven gone in two passes; in doubt it is kept. What another call works on (its lock is taken) is left
 alone.
 """
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.apply import Failure, Turn, await_turn, try_turn
-from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.records import Record, record_key
 from userspace_cni.attachment.steps import Lease
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import (
@@ -127,10 +127,16 @@ def _attach(adding: _Adding, node: Node) -> bytes:
     consumer = node.pods.consumers[options.consumer]
     cleanup.drain(node.store, node.sandboxes, node.addresses, deadline)
     cleanup.settle(node.store, node.driver, node.switch, node.sandboxes, deadline)
-    with await_turn(environment.container_id, environment.ifname, node.store, node.driver, deadline) as turn:
+    with (
+        await_turn(environment.container_id, environment.ifname, node.store, node.driver, deadline) as turn,
+        ExitStack() as choice,
+    ):
         _make_room(request, node, turn, deadline)
+        gathering = node.pods.begin_gathering(request, options, consumer, deadline)
+        if gathering.chooses:
+            choice.enter_context(journal.choice_lock(environment.container_id, deadline))
         with stage("plan"), timed("read pod, annotations and bridge"):
-            facts = node.pods.begin_gathering(request, options, consumer, deadline).facts(adding.netns_inode)
+            facts = gathering.facts(adding.netns_inode)
         record = _new_record(request, facts, called)
         try:
             addresses = facts.addresses
@@ -160,7 +166,9 @@ def _attach(adding: _Adding, node: Node) -> bytes:
                 foreseen, _ = turn.foresee(planned)
             record = foreseen
             journal.write(record)
-            turn.settle(turn.begin(record, record.steps, deadline))
+            rests = turn.begin(record, record.steps, deadline)
+            choice.close()  # what was chosen is in lists of holders and rows
+            turn.settle(rests)
             result = build(request.network.version, attachment.interfaces, addresses, options.dns, adding.previous)
             journal.advance(record.to("ready", result=result))
         except BaseException as error:
@@ -174,9 +182,10 @@ def _make_room(request: Request, node: Node, turn: Turn, deadline: Deadline) -> 
     """Refuse a second attachment of the name; undo what an earlier ADD left unfinished, or what a spooled DEL names."""
     environment = request.environment
     try:
-        cleanup.drain_container(environment.container_id, node.store, node.sandboxes, node.addresses)
+        key = record_key(environment.container_id, environment.ifname)
+        cleanup.drain_one(key, node.store, node.sandboxes, node.addresses)
     except RecordRefused as error:
-        raise Unavailable("a DEL of this container, called before, cannot be recorded", str(error)) from error
+        raise Unavailable("a DEL of this interface, called before, cannot be recorded", str(error)) from error
     record = turn.read()
     if record and not cleanup.is_unfinished(record, node.store.boot_id()):
         raise AlreadyAttached(
@@ -382,7 +391,7 @@ def _collect_rows(network: Network, valid: frozenset[tuple[str, str]], node: Nod
 
 
 def _collect(record: Record, node: Node, deadline: Deadline, *, recorded: bool = True) -> list[UserspaceError]:
-    """Remove a stale attachment unless another call works on its container right now."""
+    """Remove a stale attachment unless another call works on it right now."""
     try:
         with try_turn(record.container_id, record.ifname, node.store, node.driver) as turn:
             current = turn.read() if turn else None

@@ -65,7 +65,7 @@ def whose(record: Record) -> dict[str, str]:
 
 
 def _unfinished(record: Record, node: Node) -> Outcome:
-    lock = node.store.journal.try_container_lock(record.container_id)
+    lock = node.store.journal.try_turn_lock(record.key)
     if lock is None:
         return Outcome()
     with lock:

@@ -79,7 +79,7 @@ def _require_foreign(asked: str, bridge: str, pod: str, given: Mapping[str, tupl
 
 
 def _taken(device: str, environment: Environment, here: Installation, journal: Journal) -> bool:
-    """Whether another interface of the container has the device. One verb of a container runs at a time."""
+    """Whether another interface of the container has the device. One ADD of a container chooses at a time."""
     shared = journal.read_shared(here.devices.path(device))
     keys = shared.holders if shared else ()
     return any(key.startswith(f"{environment.container_id}@") for key in keys)

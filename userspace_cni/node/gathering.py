@@ -101,6 +101,13 @@ class LocalGathering:
 
         return find_awaited_addresses(sources, self._ask_for_pod(kubeconfig), interface, self.deadline)
 
+    @property
+    def chooses(self) -> bool:
+        """Whether the interface takes the first free device of its pod, or perhaps the name of its pod's first logical port."""
+        settings, options = self.node.installation.settings, self.options
+        takes_free = bool(settings.devices_per_bridge) and options.link is None and not options.asked.device_id
+        return takes_free or (options.ovn is not None and settings.ovn_naming != KUBEOVN)
+
     def facts(self, netns_inode: int) -> Facts:
         """The facts; `netns_inode` is that of the pod's network namespace. Raises as `attachment.node.Gathering`."""
         environment, node, link = self.request.environment, self.node, self.options.link

@@ -38,7 +38,7 @@ SWITCH_S: Final = 3.0
 LIFE_S: Final = 3.0
 """Seconds for which a silent ovs-vswitchd is asked again: on a busy machine it is silent for a moment."""
 REST_S: Final = 0.5
-"""Seconds to wait for a container's lock: another ping or load has it for a moment, a call of the runtime for longer."""
+"""Seconds to wait for an attachment's lock: another ping or load has it for a moment, a call of the runtime for longer."""
 Tell = Callable[[str], None]
 
 
@@ -150,10 +150,10 @@ def access_for_switch(site: ProbeSite) -> SocketAccess:
 def _require_rest(site: ProbeSite, record: Record) -> None:
     """Raise Unusable for an attachment on which a verb works now, or has worked since its record was read."""
     try:
-        with site.node.store.journal.container_lock(record.container_id, Deadline.after(REST_S)):
+        with site.node.store.journal.turn_lock(record.key, Deadline.after(REST_S)):
             current = site.node.store.journal.read_key(record.key)
     except Unavailable as error:
-        raise Unusable(f"{name_of(record)}: a call of the runtime works on its container now; try again") from error
+        raise Unusable(f"{name_of(record)}: a call of the runtime works on it now; try again") from error
     if current != record:
         raise Unusable(f"{name_of(record)} was changed a moment ago; try again")
 

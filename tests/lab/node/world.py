@@ -124,6 +124,8 @@ class MemoryGathering:
     request: Request
     options: Options
 
+    chooses = False
+
     def find_awaited(self) -> None: ...
 
     def facts(self, netns_inode: int) -> Facts:

@@ -94,7 +94,7 @@ def test_another_call_works_on_it(world: World) -> None:
     made = replace(record(VHOST), boot_id=world.boot_id())
     world.journal.write(made)
     world.said["app"] = ChangeableOptions(Limits(SLOW))
-    lock = world.journal.try_container_lock(made.container_id)
+    lock = world.journal.try_turn_lock(made.key)
     assert lock is not None
     with lock:
         assert amend(made, world.store, world.driver, world.pods) is None

@@ -22,7 +22,7 @@ from userspace_cni.agent import flusher as flushing
 from userspace_cni.agent.flusher import Flusher
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.journal import Journal
-from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.records import Record, record_key
 from userspace_cni.attachment.steps import Lease, OvsPort, PortRef, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import RecordRefused, SwitchRefused, Unavailable
@@ -324,12 +324,12 @@ def test_rows_of_another_boot_without_a_record(world: World) -> None:
 
 @pytest.mark.parametrize("ifname", ["net1", "net@1"])
 def test_states_without_a_record_are_swept(world: World, ifname: str) -> None:
-    """A state that was written before its undo file could be is removed, unless another call works on its container."""
+    """A state that was written before its undo file could be is removed, unless another call works on it."""
     journal = world.journal
     journal.identity()
     for name in ("a", "b"):
         journal.advance(Record("pending", "n", name, ifname))
-    with journal.container_lock("b", Deadline.after(60)):
+    with journal.turn_lock(record_key("b", ifname), Deadline.after(60)):
         world.journal.sweep()
         assert [path.name for path in live(world.directory, "states")] == [f"b@{ifname}.json"]
     world.journal.sweep()

@@ -15,7 +15,7 @@ from userspace_cni.attachment import cleanup, reconcile
 from userspace_cni.attachment.facts import ChangeableOptions, SocketPlace
 from userspace_cni.attachment.journal import SharedHolders
 from userspace_cni.attachment.reconcile import Deviation, Reconciliation
-from userspace_cni.attachment.records import Record, run_container
+from userspace_cni.attachment.records import Record, record_key, run_container
 from userspace_cni.attachment.run_ids import RunId
 from userspace_cni.attachment.runs import Run
 from userspace_cni.attachment.steps import OvsPort, PlacedSocket, PortRef, SocketDirectory, SocketFile, Step, run_marks
@@ -104,10 +104,10 @@ def test_reboot(agent: Agent) -> None:
     assert agent.world.true == set()
 
 
-def test_a_busy_container_is_left_alone(agent: Agent) -> None:
-    """A container on which another call works is left alone."""
+def test_a_busy_attachment_is_left_alone(agent: Agent) -> None:
+    """An attachment on which another call works is left alone."""
     agent.rewrite(state="applying")
-    with agent.world.journal.container_lock(CONTAINER, Deadline.after(60)):
+    with agent.world.journal.turn_lock(record_key(CONTAINER, "net1"), Deadline.after(60)):
         assert agent.passes(2) == []
     assert agent.passes() == ["removed-unfinished"]
 
@@ -371,7 +371,7 @@ def test_a_dead_application(agent: Agent, capsys: pytest.CaptureFixture[str]) ->
     agent.world.unreachable = Unavailable("away")
     agent.reconciliation.look_at(agent.port.name)
     agent.world.unreachable = None
-    with agent.world.journal.container_lock(CONTAINER, Deadline.after(60)):
+    with agent.world.journal.turn_lock(record_key(CONTAINER, "net1"), Deadline.after(60)):
         agent.reconciliation.look_at(agent.port.name)
     agent.rewrite(state="deleting")
     agent.reconciliation.look_at(agent.port.name)
@@ -422,7 +422,7 @@ def test_what_has_changed_is_looked_at_alone(agent: Agent) -> None:
     for things in (([(CONTAINER, "another")], [], []), ([], ["another"], []), ([], [], ["another"])):
         assert look(*things) == set()
         assert agent.actions == []
-    with agent.world.journal.container_lock(CONTAINER, Deadline.after(60)):
+    with agent.world.journal.turn_lock(record_key(CONTAINER, "net1"), Deadline.after(60)):
         assert look([this], [], []) == {this}
     agent.world.unreachable = Unavailable("away")
     assert look([], [port.name], []) == set()

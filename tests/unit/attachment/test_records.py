@@ -317,8 +317,9 @@ CALLS: dict[str, Callable[[Journal], object]] = {
     "write_shared": lambda journal: journal.write_shared("/x", SharedHolders(frozenset(), {"c@i": (Directory("/x", "/"),)})),
     "drop_shared": lambda journal: journal.write_shared("/x", SharedHolders()),
     "places": lambda journal: journal.places(),
-    "try_container_lock": lambda journal: journal.try_container_lock("c"),
-    "container_lock": lambda journal: journal.container_lock("c", Deadline.after(0.1)).__enter__(),
+    "try_turn_lock": lambda journal: journal.try_turn_lock("c@i"),
+    "turn_lock": lambda journal: journal.turn_lock("c@i", Deadline.after(0.1)).__enter__(),
+    "choice_lock": lambda journal: journal.choice_lock("c", Deadline.after(0.1)).__enter__(),
     "place_lock": lambda journal: journal.place_lock("/x", Deadline.after(0.1)).__enter__(),
 }
 

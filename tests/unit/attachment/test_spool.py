@@ -12,6 +12,7 @@ import pytest
 from tests.lab.node.calls import call_plugin
 from tests.lab.node.world import World, no_fault
 from userspace_cni.attachment import cleanup
+from userspace_cni.attachment.records import record_key
 from userspace_cni.attachment.spool import Entry, Spool
 from userspace_cni.attachment.steps import Step
 from userspace_cni.base.deadline import Deadline
@@ -124,10 +125,10 @@ def test_what_no_record_knows(world: World) -> None:
     assert (record.state, [step.kind for step in record.steps]) == ("deleting", ["lease", "port-ref", "port-ref"])
 
 
-def test_a_busy_container_waits(world: World) -> None:
-    """The entry of a container on which another call works stays, and the others are carried out."""
+def test_a_busy_attachment_waits(world: World) -> None:
+    """The entry of an attachment on which another call works stays, and the others are carried out."""
     busy, free = put(world, 101), put(world, 102, container="other")
-    with world.journal.container_lock(CONTAINER, Deadline.after(60)):
+    with world.journal.turn_lock(record_key(CONTAINER, "net1"), Deadline.after(60)):
         assert drain(world) == ["spooled-del"]
     assert (busy.exists(), free.exists()) == (True, False)
 

@@ -515,9 +515,9 @@ def test_gc_sweeps_lost_records(world: World) -> None:
 
 
 def test_gc_leaves_work_in_progress(world: World) -> None:
-    """GC skips an attachment whose container's lock is taken."""
+    """GC skips an attachment whose lock is taken."""
     assert call(world, "ADD")[0] == 0
-    lock = world.journal.try_container_lock(CONTAINER)
+    lock = world.journal.try_turn_lock(record_key(CONTAINER, "net1"))
     assert lock
     with lock:
         assert call(world, "GC", **listing([])) == (0, None)
@@ -587,7 +587,7 @@ def test_add_behind_a_spooled_del_of_a_busy_container(tmp_path: Path) -> None:
     world.now, world.heard = 30, threading.Event()
     answers: list[tuple[int, Any]] = []
     caller = threading.Thread(target=lambda: answers.append(call(world, "ADD")))
-    with world.journal.container_lock(CONTAINER, Deadline.after(60)):
+    with world.journal.turn_lock(record_key(CONTAINER, "net1"), Deadline.after(60)):
         caller.start()
         assert world.heard.wait(60)
         assert len(world.store.spool) == 1

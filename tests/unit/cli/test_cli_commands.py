@@ -22,7 +22,7 @@ from tests.lab.node.world import World, name_of
 from tests.lab.switch.switch import wait_until
 from tests.unit.cli.test_cli_client import answering, told
 from userspace_cni.attachment.journal import Journal
-from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.records import Record, record_key
 from userspace_cni.attachment.steps import Lease, OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, RecordRefused, Unavailable
@@ -296,7 +296,7 @@ def test_check_of_an_unfinished_attachment(town: Town) -> None:
     town.rewrite(state="applying")
     [drift] = decoded(town.cli("check", "--json"), 1)["drifts"]
     assert (drift["expected"], drift["found"]) == ("ready", "applying")
-    with town.journal.container_lock(CONTAINER, Deadline.after(60)):
+    with town.journal.turn_lock(record_key(CONTAINER, "net1"), Deadline.after(60)):
         assert decoded(town.cli("check", "--json"))["drifts"] == []
 
 
@@ -349,7 +349,7 @@ def test_gc_of_an_unfinished_attachment(town: Town) -> None:
 def test_gc_leaves_work_in_progress(town: Town) -> None:
     """A running ADD is not cleaned up."""
     town.rewrite(state="applying")
-    with town.journal.container_lock(CONTAINER, Deadline.after(60)):
+    with town.journal.turn_lock(record_key(CONTAINER, "net1"), Deadline.after(60)):
         assert decoded(town.cli("gc", "--dry-run", "--json"))["found"] == []
         assert decoded(town.cli("gc", "--json"))["found"] == []
     assert town.record().state == "applying"
@@ -519,7 +519,7 @@ def test_status_counts_what_waits(town: Town) -> None:
     told_of = decoded(town.cli("status", "--json"), 1)
     assert (told_of["unfinished"], told_of["spool"], told_of["quarantine"]) == (1, 1, 1)
     assert [finding.partition(":")[0] for finding in told_of["findings"]] == ["unfinished", "spool", "quarantine"]
-    with town.journal.container_lock(CONTAINER, Deadline.after(60)):
+    with town.journal.turn_lock(record_key(CONTAINER, "net1"), Deadline.after(60)):
         assert decoded(town.cli("status", "--json"), 1)["unfinished"] == 0
 
 

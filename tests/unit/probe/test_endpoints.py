@@ -18,7 +18,7 @@ import pytest
 from tests.lab.node.memory_switch import Alive, MemoryPorts, Seen
 from tests.lab.node.ports import changed
 from tests.unit.cli.test_cli_commands import CONTAINER, OTHER, Town
-from userspace_cni.attachment.records import Record, run_container
+from userspace_cni.attachment.records import Record, record_key, run_container
 from userspace_cni.attachment.run_ids import RunId
 from userspace_cni.attachment.steps import BorrowedName, HostEnd, OvsPort, PlacedSocket, SocketFile, VhostUserServer
 from userspace_cni.base.deadline import Deadline
@@ -275,15 +275,15 @@ def test_what_the_switch_has_not(lab: Lab) -> None:
 
 
 def test_an_attachment_that_is_being_worked_on(lab: Lab) -> None:
-    """One that is not ready, or whose container a call of the runtime works on, is left alone."""
-    with lab.town.journal.container_lock(OTHER, Deadline.after(60)):
-        assert "a call of the runtime works on its container" in lab.refusal(1, *NAMES)
+    """One that is not ready, or on which a call of the runtime works, is left alone."""
+    with lab.town.journal.turn_lock(record_key(OTHER, "net1"), Deadline.after(60)):
+        assert "a call of the runtime works on it" in lab.refusal(1, *NAMES)
     lab.town.rewrite(OTHER, state="applying")
     assert "its state is applying" in lab.refusal(1, *NAMES)
 
 
 def test_an_attachment_that_changes_under_us(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record that is another one when the container's lock is held was changed by a call of the runtime."""
+    """A record that is another one when the lock is held was changed by a call of the runtime."""
 
     def changed(pair: object, size: int) -> None:
         lab.town.rewrite(OTHER, netns="/run/netns/other")

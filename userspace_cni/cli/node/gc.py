@@ -19,7 +19,7 @@ from userspace_cni.attachment import cleanup, reconcile
 from userspace_cni.attachment.listing import name_of
 from userspace_cni.attachment.put_backs import words
 from userspace_cni.attachment.reconcile import Deviation, Reconciliation
-from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.records import Record, record_key
 from userspace_cni.attachment.spool import Entry
 from userspace_cni.base.errors import BadRequest, Unavailable, UserspaceError
 from userspace_cni.base.log import bind
@@ -152,7 +152,7 @@ def look(site: Site) -> SweepLook:
         found = [_left(each) for each in reconcile.findings(node)]
     left = []
     for each in [*spooled, *found]:
-        lock = journal.try_container_lock(each.owner.container)
+        lock = journal.try_turn_lock(record_key(each.owner.container, each.owner.ifname))
         if lock is not None:
             lock.release()
             left.append(each)

@@ -93,7 +93,7 @@ def look(site: Site, where: Sequence[str]) -> dict[str, Any]:
         "guards": _guards(site),
         "directories": [_directory(name, site) for name in _DIRECTORIES],
         "records": {state: states[state] for state in ("pending", "applying", "ready", "deleting")},
-        "unfinished": sum(_is_abandoned(record.container_id, site) for record in unfinished),
+        "unfinished": sum(_is_abandoned(record.key, site) for record in unfinished),
         "spool": len(node.store.spool),
         "quarantine": _count(Path(node.store.journal.directory) / "quarantine"),
         "hugepages": _hugepages(site),
@@ -214,9 +214,9 @@ def _hugepages(site: Site) -> dict[str, Any]:
     }
 
 
-def _is_abandoned(container_id: str, site: Site) -> bool:
-    """Whether no call works on the container now."""
-    lock = site.node.store.journal.try_container_lock(container_id)
+def _is_abandoned(key: str, site: Site) -> bool:
+    """Whether no call works on the attachment now."""
+    lock = site.node.store.journal.try_turn_lock(key)
     if lock is None:
         return False
     lock.release()
