@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -88,13 +89,20 @@ class LiveNode(Node):
         """Make the agent read this server, in which the node has this name."""
         self.settings |= {"USERSPACE_CNI_KUBECONFIG": api.kubeconfig(self.directory), "USERSPACE_CNI_NODE_NAME": name}
 
-    def start(self, *, until: str = "", **limits: float) -> LiveNode:
+    @property
+    def passed(self) -> Path:
+        """The points that an agent which was to note them has passed, one in a line."""
+        return self.directory / "points"
+
+    def start(self, *, until: str = "", note: bool = False, **limits: float) -> LiveNode:
         """Start an agent that serves. `limits`: constants of `lab.node.brisk`, and of the modules of the agent in `_LIMITED`.
 
-        `until`: it gets SIGKILL when one of its verbs first comes to that point; see tests.lab.node.inside.
+        `until`: it gets SIGKILL when one of its verbs first comes to that point; see tests.lab.node.inside. `note`: it notes the
+        points that it passes.
         """
         assert self._process is None
-        self._process = server().Process(target=_serve, args=(self.environ, str(self.log), until, limits))
+        trip = _At(until, str(self.passed)) if until or note else None
+        self._process = server().Process(target=_serve, args=(self.environ, str(self.log), trip, limits))
         self._process.start()
         wait_until(self._answers, what="the agent to serve")
         return self
@@ -223,15 +231,29 @@ class LiveNode(Node):
         assert left == ({}, []), left
 
 
+@dataclass
+class _At:
+    """Notes each point in a file, and kills this process at one of them; at none if that is ""."""
+
+    until: str
+    file: str
+
+    def __call__(self, point: str) -> None:
+        with Path(self.file).open("a") as file:
+            file.write(f"{point}\n")
+        if point == self.until:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 class _TrippedDrivers(inside.TrippedDrivers):
-    """The agent's node, which dies at a point."""
+    """The agent's node, which tells `trip` of its points."""
 
-    def __init__(self, point: str, settings: Settings, environ: Mapping[str, str], **options: Any) -> None:
+    def __init__(self, trip: _At, settings: Settings, environ: Mapping[str, str], **options: Any) -> None:
         LocalNode.__init__(self, settings, environ, **options)
-        self._trip = inside.Trip(point, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        self._trip = trip
 
 
-def _serve(environ: dict[str, str], log: str, until: str, limits: dict[str, float]) -> None:
+def _serve(environ: dict[str, str], log: str, trip: _At | None, limits: dict[str, float]) -> None:
     """In the forked process: run the agent."""
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
@@ -243,8 +265,8 @@ def _serve(environ: dict[str, str], log: str, until: str, limits: dict[str, floa
     for name, value in limits.items():
         [module] = [each for each in _LIMITED if name in vars(each)]
         setattr(module, name, value)
-    if until:
-        vars(agent_service)["LocalNode"] = partial(_TrippedDrivers, until)
+    if trip:
+        vars(agent_service)["LocalNode"] = partial(_TrippedDrivers, trip)
     sys.exit(agent_service.serve(load(environ), environ))
 
 

@@ -73,6 +73,11 @@ class Node:
         return self.directory / "devinfo"
 
     @property
+    def cdi(self) -> Path:
+        """What runtimes read of claims' devices."""
+        return self.directory / "cdi"
+
+    @property
     def ipam_dir(self) -> Path:
         """host-local's leases (`dataDir`)."""
         return self.directory / "leases"
@@ -92,6 +97,7 @@ class Node:
             "USERSPACE_CNI_DEFAULT_SHARED_DIR": str(self.shared),
             "USERSPACE_CNI_KUBELET_DIR": str(self.kubelet),
             "USERSPACE_CNI_DEVICE_INFO_DIR": str(self.device_info),
+            "USERSPACE_CNI_CDI_DIR": str(self.cdi),
             "USERSPACE_CNI_KUBECONFIG_DIRS": str(self.directory),
             "USERSPACE_CNI_LEGACY_STATE_DIR": str(self.directory / "legacy"),
             "USERSPACE_CNI_CONFIG": str(self._config_file()),
@@ -162,8 +168,9 @@ class Node:
             "mounts": mounts_below(self.directory),
             "short": _files(self.short),
             "shared": _files(self.shared),
-            "volumes": [str(path) for path in all_below(self.kubelet) if path.name == "vhostuser" or not path.is_dir()],
+            "volumes": [str(path) for path in all_below(self.kubelet / "pods") if path.name == "vhostuser" or not path.is_dir()],
             "leases": leases,
+            "cdi": _files(self.cdi),
         }
         return {kind: items for kind, items in found.items() if items}
 

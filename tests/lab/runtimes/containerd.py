@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -37,6 +38,7 @@ disabled_plugins = [{disabled}]
   disable_tcp_service = true
   restrict_oom_score_adj = true
   netns_mounts_under_state_dir = true
+  {cdi}
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{bin}"
     conf_dir = "{networks}"
@@ -76,10 +78,14 @@ exec "$@"
 
 
 class Containerd:
-    """containerd on `host`, ended with its sandboxes at the end; `with Containerd(host) as containerd: containerd.start()`."""
+    """containerd on `host`, ended with its sandboxes at the end; `with Containerd(host) as containerd: containerd.start()`.
 
-    def __init__(self, host: RuntimeHost) -> None:
+    `cdi`: the directory of its specifications of devices, for a containerd that knows such.
+    """
+
+    def __init__(self, host: RuntimeHost, cdi: Path | None = None) -> None:
         self.host = host
+        self._cdi = f'enable_cdi = true\n  cdi_spec_dirs = ["{cdi}"]' if cdi else ""
         self.directory = host.directory / "containerd"
         self.directory.mkdir()
         self._process: subprocess.Popen[bytes] | None = None
@@ -111,6 +117,7 @@ class Containerd:
                 networks=self.host.networks_dir,
                 count=len(list(self.host.networks_dir.iterdir())),
                 broken=BROKEN,
+                cdi=self._cdi,
             )
         )
         argv = self.host.command("containerd", "--config", str(config))

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ class Cri(Closing):
     def __init__(self, path: Path, cgroup: str) -> None:
         self._messages, services = _compiled()
         self._cgroup = cgroup
+        self._attempts = count()
         self._channel = grpc.insecure_channel(f"unix://{path}", _OPTIONS)
         self._stub = services.RuntimeServiceStub(self._channel)
 
@@ -101,18 +103,28 @@ class Cri(Closing):
         items = self._call("ListPodSandbox").items
         return [item.id for item in items if item.state != self._messages.SANDBOX_READY]
 
-    def start(self, sandbox: str, pod: Pod, command: Sequence[str], mounts: Mapping[str, str]) -> str:
-        """CreateContainer and StartContainer; its ID. `mounts` has the host's path of each path in the container."""
+    def start(
+        self, sandbox: str, pod: Pod, command: Sequence[str], mounts: Mapping[str, str], devices: Sequence[str] = ()
+    ) -> str:
+        """CreateContainer and StartContainer; its ID. `mounts` has the host's path of each path in the container.
+
+        `devices`: names of CDI. A later container of the pod is another attempt at the same one.
+        """
         config = {
-            "metadata": {"name": "app"},
+            "metadata": {"name": "app", "attempt": next(self._attempts)},
             "image": {"image": IMAGE},
             "command": list(command),
             "mounts": [{"container_path": inside, "host_path": outside} for inside, outside in mounts.items()],
+            "CDI_devices": [{"name": each} for each in devices],
         }
         request: dict[str, Any] = {"pod_sandbox_id": sandbox, "config": config, "sandbox_config": self._config(pod)}
         container = str(self._call("CreateContainer", **request).container_id)
         self._call("StartContainer", container_id=container)
         return container
+
+    def end(self, container: str) -> None:
+        """StopContainer, at once."""
+        self._call("StopContainer", container_id=container, timeout=0)
 
     def run_in(self, container: str, *command: str) -> str:
         """ExecSync; what the command printed. CriError when it fails."""
