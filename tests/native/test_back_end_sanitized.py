@@ -13,7 +13,7 @@ from userspace_cni.fastpath.extension import emit
 
 ROOT = Path(__file__).parents[2]
 OURS = Path("userspace_cni") / "fastpath"
-NATIVE = "userspace_cni.fastpath._native"
+ROOM = "userspace_cni.fastpath"
 FLAGS = ["-g", "-O1", "-fPIC", "-shared", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
@@ -34,11 +34,16 @@ def _mirror(place: Path) -> Path:
 
 def _build(place: Path) -> None:
     modules = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
-    sources = [ROOT / source for module in modules if module["name"] == NATIVE for source in module["sources"]]
-    emit(NATIVE, sources, place / "_native.c")
-    target = place / OURS / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
-    paths = [f"-I{place}" for place in {*(source.parent for source in sources), Path(sysconfig.get_path("include"))}]
-    subprocess.run(["gcc", *FLAGS, *paths, "-o", target, place / "_native.c", *sources, "-pthread"], check=True)
+    of_room = {each["name"]: [ROOT / source for source in each["sources"]] for each in modules if each["name"].startswith(ROOM)}
+    emit(f"{ROOM}._native", of_room[f"{ROOM}._native"], place / "_native.c")
+    suffix, python = sysconfig.get_config_var("EXT_SUFFIX"), Path(sysconfig.get_path("include"))
+    for name, sources in of_room.items():
+        last = name.rpartition(".")[2]
+        wrapper = [place / "_native.c"] if last == "_native" else []
+        paths = [f"-I{place}" for place in {*(source.parent for source in sources), python}]
+        subprocess.run(
+            ["gcc", *FLAGS, *paths, "-o", place / OURS / f"{last}{suffix}", *wrapper, *sources, "-pthread"], check=True
+        )
 
 
 def _library(name: str) -> str:
@@ -56,11 +61,12 @@ def test_under_sanitizers(tmp_path: Path) -> None:
         "PYTHONPATH": str(place),
     }
     names = ["back_end", "back_end_faults", "back_end_hostile", "back_end_packed", "back_end_packed_faults", "back_end_rings"]
-    names += ["fastpath_misuse", "stream_generator"]
+    names += ["fastpath_misuse", "stream_generator", "burst"]
     tests = [f"tests/native/test_{name}.py" for name in names]
     argv = [sys.executable, "-m", "pytest", "-q", "-c", "pytest.ini", "--timeout=100", *tests]
     done = subprocess.run(argv, cwd=place, env=environment, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-8000:]
-    loaded = [sys.executable, "-c", "from userspace_cni.fastpath import _native; print(_native.__file__)"]
+    script = "from userspace_cni.fastpath import _frames, _native; print(_frames.__file__, _native.__file__)"
+    loaded = [sys.executable, "-c", script]
     where = subprocess.run(loaded, cwd=place, env=environment, capture_output=True, text=True, check=True).stdout
-    assert where.startswith(str(place)), where
+    assert all(Path(file).is_relative_to(place) for file in where.split()), where

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from userspace_cni.fastpath._frames import cut, lay
 from userspace_cni.fastpath._native import ffi
 from userspace_cni.fastpath.rings.burst import Burst
 
@@ -113,3 +114,32 @@ def test_lengths_of_many_kinds() -> None:
     for length in (*range(14, 514), 64, 14):
         frames = [bytes([length % 256]) * length] * (length % 8 + 1)
         assert burst.frames(burst.fill(frames)) == frames
+
+
+def test_addresses_are_judged() -> None:
+    """What copies frames refuses what is no address, and copies nothing that has no room or that is no list of bytes."""
+    burst = Burst(4, 64)
+    where = burst.address, burst.size, burst.lengths_address
+    for wrong in ((0, 64, burst.lengths_address, 1), (burst.address, 64, 0, 1), (burst.address, -1, burst.lengths_address, 1)):
+        with pytest.raises((ValueError, OverflowError)):
+            cut(*wrong)
+    with pytest.raises(ValueError, match="address 0"):
+        lay([b"a"], 0, burst.size, burst.lengths_address, 1)
+    burst.fill([b"a" * 64] * 4)
+    four: list[object] = [b"b" * 64] * 4
+    for frames, count in ((four, 3), ([*four, b"c"], 5), ([b"b" * 257], 1), ([bytearray(64)], 1), (b"bb", 2), ("bb", 2)):
+        assert lay(frames, *where, count) == -1
+        assert burst.frames(4) == [b"a" * 64] * 4
+    assert lay(tuple(four), *where, 4) == 64
+    assert burst.frames(4) == four
+    assert lay([b"", b"c" * 65], *where, 2) == 128
+    assert (list(burst.lengths[:2]), bytes(burst.buffer[128:193])) == ([0, 65], b"c" * 65)
+
+
+def test_bytes_are_copies() -> None:
+    """What is written to a burst later changes no bytes that were made of its frames."""
+    burst = Burst(32, 64)
+    burst.fill([b"a" * 64] * 32)
+    frames = burst.frames(32)
+    burst.fill([b"b" * 64] * 32)
+    assert frames == [b"a" * 64] * 32

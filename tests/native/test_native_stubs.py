@@ -67,6 +67,7 @@ def test_stubtest_finds_no_difference(tmp_path: Path) -> None:
     known = tmp_path / "known"
     known.write_text("".join(f"userspace_cni.{room}._native.lib\n" for room in ROOMS))
     modules = [f"{name}{room}{rest}" for room in ROOMS for name, rest in (("userspace_cni.", "._native"), ("lib_of_", ""))]
+    modules.append("userspace_cni.fastpath._frames")
     command = [
         sys.executable,
         "-m",
@@ -86,4 +87,4 @@ def test_stubtest_finds_no_difference(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "no issues found in 4 modules" in done.stdout
+    assert f"no issues found in {len(modules)} modules" in done.stdout

@@ -112,13 +112,14 @@ def test_the_archive_of_the_sources(made: Made) -> None:
 
 
 def test_the_wheel(made: Made) -> None:
-    """It has the packages' files, but for what is only compiled, and the three results; its tag says for which machine it is."""
+    """It has the packages' files, but for what is only compiled, and the four results; its tag says for which machine it is."""
     with ZipFile(made.wheel) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
         [licence] = [name for name in wheel.namelist() if name.endswith("/LICENSE")]
         assert wheel.read(licence) == (dist.ROOT / "LICENSE").read_bytes()
     libraries = {name for name in names if name.endswith(".so")}
-    assert {re.sub(r"\..*", "", name) for name in libraries} == {"userspace_cni/fastpath/_native", "userspace_cni/linux/_native"}
+    compiled = {"userspace_cni/fastpath/_frames", "userspace_cni/fastpath/_native", "userspace_cni/linux/_native"}
+    assert {re.sub(r"\..*", "", name) for name in libraries} == compiled
     expected = {path for path in tracked() if not path.endswith(COMPILED_FROM)}
     assert names - libraries == {*expected, RECORD, "userspace_cni/shim/userspace"}
     assert re.fullmatch(rf"userspace_cni-{recorded_build().version}-cp3\d+-cp3\d+-linux_\w+\.whl", made.wheel.name)
@@ -146,8 +147,8 @@ def test_version(program: Path) -> None:
 def test_the_c_of_the_fast_path(program: Path) -> None:
     """The compiled modules load, and are the wheel's."""
     script = """
-import userspace_cni.fastpath._native as rings, userspace_cni.linux._native as paths
-print(rings.__file__, paths.__file__)
+import userspace_cni.fastpath._frames as frames, userspace_cni.fastpath._native as rings, userspace_cni.linux._native as paths
+print(frames.__file__, rings.__file__, paths.__file__)
 """
     done = run(program.with_name("python"), "-c", script)
     assert done.returncode == 0, done.stderr

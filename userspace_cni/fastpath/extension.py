@@ -1,8 +1,9 @@
 """Builds the package: named by `[tool.setuptools.cmdclass]`, used at build time and never imported by the program.
 
-Compiled are two things. The extension: cffi writes its wrapper into the build directory (generated C is not checked in), and the
-wrapper is linked with our own sources. The shim: a static executable that setuptools takes for another extension, so that wheels
-and editable installs contain it too. Our own C is compiled with every warning an error, the generated C is not.
+Compiled are three things. Extensions with *.cdef: cffi writes a wrapper into the build directory (generated C is not checked in),
+and it is linked with our own sources. Extensions without, which use the C interface of Python. The shim: a static executable that
+setuptools takes for another extension, so that wheels and editable installs contain it too. Our own C is compiled with every
+warning an error, the generated C is not.
 
 Wheels and archives of the sources get the record of which build they are (`pod/program_build`). A wheel made from such an archive
 has the archive's record.
@@ -78,10 +79,14 @@ class BuildExtension(build_ext):
         return str(super().get_ext_filename(fullname))  # type: ignore[no-untyped-call]
 
     def build_extension(self, ext: Extension) -> None:
-        """Compile `ext`, whose sources in pyproject.toml are our own C files."""
+        """Compile `ext`; its sources in pyproject.toml are our own C files."""
         own = [Path(source) for source in ext.sources]
         if ext.name == SHIM:
             _link_static(own, Path(self.get_ext_fullpath(ext.name)))
+            return
+        if not any(source.with_suffix(".cdef").exists() for source in own):
+            ext.extra_compile_args += STRICT
+            super().build_extension(ext)
             return
         wrapper = Path(self.build_temp, *ext.name.split(".")).with_suffix(".c")
         wrapper.parent.mkdir(parents=True, exist_ok=True)

@@ -17,8 +17,8 @@ from pathlib import Path
 import click
 
 PACKAGES = ("userspace_cni", "localdb")
-LEFT_OUT = (".__main__", ".extension")
-"""Programs, and the sources of the C extension."""
+LEFT_OUT = (".__main__", ".extension", "._frames", "._native")
+"""Programs, what compiles the C, and what is compiled."""
 
 
 def sources() -> Iterator[tuple[str, Path]]:
@@ -26,7 +26,7 @@ def sources() -> Iterator[tuple[str, Path]]:
     for package in PACKAGES:
         found = importlib.import_module(package)
         for module in pkgutil.walk_packages(found.__path__, f"{package}."):
-            if not module.name.endswith(LEFT_OUT) and module.name.rpartition(".")[2] != "_native":
+            if not module.name.endswith(LEFT_OUT):
                 origin = importlib.import_module(module.name).__file__
                 yield module.name, Path(str(origin))
 

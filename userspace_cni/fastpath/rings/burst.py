@@ -8,13 +8,12 @@ keeps it.
 
 from __future__ import annotations
 
-import struct
 from array import array
-from collections.abc import Callable, Iterable
-from io import BytesIO
+from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from userspace_cni.fastpath._frames import cut
 from userspace_cni.fastpath._native import ffi, lib
 
 if TYPE_CHECKING:
@@ -27,14 +26,6 @@ _ALIKE_MAX: Final = 128
 """As many as a burst keeps: one for each length and number of frames."""
 
 
-class _Alike(NamedTuple):
-    """Where frames of one length are in a burst's buffer."""
-
-    unpack: Callable[[memoryview], tuple[bytes, ...]]
-    """Makes copies of them all."""
-    places: list[slice]
-
-
 class Burst:
     """Room for `capacity` frames of at most `stride` bytes: frame `i` is `buffer[i * stride : i * stride + lengths[i]]`.
 
@@ -45,15 +36,16 @@ class Burst:
     def __init__(self, capacity: int = CAPACITY, stride: int = STRIDE, buffer: WriteableBuffer | None = None) -> None:
         if not (0 < capacity < 1 << 31 and 0 < stride < 1 << 32):
             raise ValueError(f"a burst of {capacity} frames of {stride} bytes")
-        size = capacity * stride
+        self.size = size = capacity * stride
         self.capacity = capacity
         self.stride = stride
         self.pointer, self.buffer = _own(size) if buffer is None else _lent(buffer, size)
         self.lengths_pointer: Any = ffi.new("uint32_t[]", capacity)
         self._lengths = ffi.buffer(self.lengths_pointer)
         self.lengths = memoryview(self._lengths).cast("B").cast("I")
-        self._alike: dict[bytes, _Alike] = {}
-        self._joined: Any = None
+        self.address = int(ffi.cast("uintptr_t", self.pointer))
+        self.lengths_address = int(ffi.cast("uintptr_t", self.lengths_pointer))
+        self._alike: dict[bytes, list[slice]] = {}
 
     def frame(self, index: int) -> memoryview:
         """Frame `index` in place; valid until the burst is filled again."""
@@ -69,18 +61,16 @@ class Burst:
         One that is kept keeps the buffer in memory, also when burst and port are gone.
         """
         buffer = self.buffer
-        alike = self._alike.get(self._lengths[: 4 * count]) if 0 <= count <= self.capacity else None
-        if alike := alike or self._learn(count):
-            return [*map(buffer.__getitem__, alike.places)]
+        places = self._alike.get(self._lengths[: 4 * count]) if 0 <= count <= self.capacity else None
+        if places := places or self._learn(count):
+            return [*map(buffer.__getitem__, places)]
         starts = range(0, count * self.stride, self.stride)
         return [buffer[start : start + length] for start, length in zip(starts, self.lengths[:count].tolist(), strict=True)]
 
     def frames(self, count: int) -> list[bytes]:
         """Copies of the first `count` frames."""
-        alike = self._alike.get(self._lengths[: 4 * count]) if 0 <= count <= self.capacity else None
-        if alike := alike or self._learn(count):
-            return [*alike.unpack(self.buffer)]
-        return self._cut(count)
+        self._require(count)
+        return cut(self.address, self.stride, self.lengths_address, count)
 
     def fill(self, frames: Iterable[bytes | bytearray | memoryview]) -> int:
         """Copy `frames` in from the start, at most `capacity`; returns how many. ValueError for one longer than `stride`.
@@ -110,7 +100,7 @@ class Burst:
         if not 0 <= count <= self.capacity:
             raise ValueError(f"{count} frames of a burst of {self.capacity}")
 
-    def _learn(self, count: int) -> _Alike | None:
+    def _learn(self, count: int) -> list[slice] | None:
         """Where `count` frames are that have all the same length, as in most bursts; None when they have not."""
         self._require(count)
         lengths, stride = self.lengths[:count].tolist(), self.stride
@@ -118,22 +108,9 @@ class Burst:
             return None
         if len(self._alike) >= _ALIKE_MAX:
             self._alike.clear()
-        layout = struct.Struct("=" + f"{length}s{stride - length}x" * (count - 1) + f"{length}s")
         places = [slice(start, start + length) for start in range(0, count * stride, stride)]
-        alike = self._alike[self._lengths[: 4 * count]] = _Alike(layout.unpack_from, places)
-        return alike
-
-    def _cut(self, count: int) -> list[bytes]:
-        """Copies of `count` frames: put one behind the other in C, and read from there in one call."""
-        lengths = self.lengths[:count].tolist()
-        if not lengths:
-            return []
-        if max(lengths) > self.stride:
-            raise ValueError(f"a frame has {max(lengths)} bytes, the burst's stride is {self.stride}")
-        if self._joined is None:
-            self._joined = ffi.new("uint8_t[]", self.capacity * self.stride)
-        lib.fp_gather(self._joined, self.pointer, self.stride, self.lengths_pointer, count)
-        return [*map(BytesIO(ffi.buffer(self._joined, sum(lengths))[:]).read, lengths)]
+        self._alike[self._lengths[: 4 * count]] = places
+        return places
 
 
 def _own(size: int) -> tuple[Any, memoryview]:

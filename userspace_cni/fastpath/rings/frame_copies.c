@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* frame_copies.c - frames of a burst to and from one run of bytes
+/* frame_copies.c - frames from one run of bytes into a burst
  *
- * Python joins and cuts a run of bytes in one call each, but needs a step of its own for each frame that lies elsewhere. So frames
- * of different lengths pass between a burst's buffer and such a run here.
+ * Python joins objects of any kind that has bytes in one call, but needs a step of its own for each frame that lies elsewhere. So
+ * frames pass from such a run into a burst's buffer here.
  */
 
 #include <string.h>
@@ -26,25 +26,5 @@ void fp_spread(void *frames, uint32_t stride, const void *joined, const uint32_t
 		memcpy(to, from, lengths[i]);
 		from += lengths[i];
 		to += stride;
-	}
-}
-
-/**
- * fp_gather() - Put the frames of a burst one behind the other
- * @joined:	Room for @count frames of @stride bytes
- * @frames:	Buffer of the burst; frame i is at i * @stride
- * @stride:	Bytes from frame to frame
- * @lengths:	Bytes of each, at most @stride
- * @count:	Frames
- */
-void fp_gather(void *joined, const void *frames, uint32_t stride, const uint32_t *lengths, uint32_t count)
-{
-	const uint8_t *from = frames;
-	uint8_t *to = joined;
-
-	for (uint32_t i = 0; i < count; i++) {
-		memcpy(to, from, lengths[i]);
-		to += lengths[i];
-		from += stride;
 	}
 }

@@ -12,9 +12,9 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Protocol
 
+from userspace_cni.fastpath._frames import cut, lay
 from userspace_cni.fastpath._native import ffi, lib
 from userspace_cni.fastpath.fastpath_errors import BreachReason, Closed, Disconnected, FastPathError, FrameRefused, RingFault
 from userspace_cni.fastpath.rings.burst import Burst
@@ -132,19 +132,14 @@ class QueuePair:
         count = len(frames)
         if not 0 < count <= BATCH:
             return self._send_batches(frames)
-        try:
-            joined, lengths = b"".join(frames), [*map(len, frames)]
-        except TypeError:
-            _require_sequence(frames)
-            raise
-        stride = lengths[0]
-        if lengths.count(stride) != count:
-            return self._send_mixed(joined, lengths)
-        if len(joined) != count * stride:  # len() of a view is not its bytes
-            raise ValueError("frames are bytes, or views whose items are bytes")
-        sent: int = _send(self.tx, joined, stride, _equal_lengths(count, stride), count)
+        burst = self._take_burst()
+        stride = lay(frames, burst.address, burst.size, burst.lengths_address, count)
+        sent: int = _send(self.tx, burst.pointer, stride, burst.lengths_pointer, count) if stride >= 0 else 0
+        self._bursts.append(burst)
+        if stride < 0:
+            return self._send_other(frames)
         if sent < 0:
-            raise self.explain_failure(sent, "send", stride)
+            raise self.explain_failure(sent, "send", len(frames[0]))
         return sent
 
     def receive_frames(self, limit: int = BATCH) -> list[bytes]:
@@ -154,12 +149,9 @@ class QueuePair:
         """
         if not 0 < limit <= BATCH:
             return self._receive_batches(limit)
-        try:
-            burst = self._bursts.pop()
-        except IndexError:
-            burst = self._large_burst()
+        burst = self._take_burst()
         received: int = _receive(self.rx, burst.pointer, burst.stride, burst.lengths_pointer, limit)
-        frames = burst.frames(received) if received > 0 else []
+        frames = cut(burst.address, burst.stride, burst.lengths_address, received) if received > 0 else []
         self._bursts.append(burst)
         if received < 0:
             raise self.explain_failure(received, "receive")
@@ -245,11 +237,14 @@ class QueuePair:
                 break
         return frames
 
-    def _send_mixed(self, joined: bytes, lengths: list[int]) -> int:
+    def _send_other(self, frames: Sequence[bytes | bytearray | memoryview]) -> int:
+        """Send frames that are not all bytes, or are longer than most."""
         try:
-            burst = self._bursts.pop()
-        except IndexError:
-            burst = self._large_burst()
+            joined, lengths = b"".join(frames), [*map(len, frames)]
+        except TypeError:
+            _require_sequence(frames)
+            raise
+        burst = self._take_burst()
         try:
             fitting = burst if max(lengths) <= burst.stride else Burst(len(lengths), max(lengths))
             fitting.put(joined, lengths)
@@ -257,8 +252,12 @@ class QueuePair:
         finally:
             self._bursts.append(burst)
 
-    def _large_burst(self) -> Burst:
-        return Burst(BATCH, lib.FP_HEADER + lib.FP_LARGEST if self.headers else LONGEST_RECEIVED)
+    def _take_burst(self) -> Burst:
+        """One for this thread alone, until it puts it back."""
+        try:
+            return self._bursts.pop()
+        except IndexError:
+            return Burst(BATCH, lib.FP_HEADER + lib.FP_LARGEST if self.headers else LONGEST_RECEIVED)
 
     def _ring_fault(self, step: str, queue: Any) -> FastPathError:
         reason = REASONS.get(lib.fp_fault_of(queue), BreachReason.BAD_VALUE)
@@ -285,9 +284,3 @@ def wait_for_frames(pairs: Sequence[QueuePair], timeout_s: float | None = None) 
 def _require_sequence(frames: Sequence[bytes | bytearray | memoryview]) -> None:
     if isinstance(frames, bytes | bytearray | memoryview | str):
         raise TypeError(f"frames are sent as a sequence, [frame] for a single one, and not as {type(frames).__name__}")
-
-
-@lru_cache(maxsize=256)
-def _equal_lengths(count: int, length: int) -> Any:
-    """`count` times `length`, as C takes it. It is shared: no caller may write to it."""
-    return ffi.new("uint32_t[]", [length] * count)

@@ -1,0 +1,6 @@
+# Types of the extension rings/frame_objects.c. Addresses are numbers.
+
+from collections.abc import Sequence
+
+def cut(frames: int, stride: int, lengths: int, count: int, /) -> list[bytes]: ...
+def lay(frames: Sequence[object], room: int, size: int, lengths: int, count: int, /) -> int: ...
