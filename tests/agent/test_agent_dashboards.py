@@ -34,6 +34,7 @@ SILENT = {
     "userspace_cni_reconcile_actions_total": {"action"},
     "userspace_cni_device_registrations_total": {"outcome"},
     "userspace_cni_device_allocations_total": {"outcome"},
+    "userspace_cni_slice_writes_total": {"outcome"},
     "userspace_cni_controller_writes_total": {"resource", "outcome"},
 }
 """Labels of metrics that are there without series on a node that is well."""

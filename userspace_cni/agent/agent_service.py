@@ -29,6 +29,7 @@ from userspace_cni.agent.exchange import Exchange
 from userspace_cni.agent.flusher import Flusher
 from userspace_cni.agent.listener import Listener
 from userspace_cni.agent.notify_socket import READY, STOPPING, notify
+from userspace_cni.agent.offered_devices import OfferedDevices
 from userspace_cni.agent.ovn_recomputing import OvnRecomputing
 from userspace_cni.agent.served_pages import PageContent, ServedPage
 from userspace_cni.agent.singleton import Singleton
@@ -61,7 +62,6 @@ from userspace_cni.pod.program_build import recorded_build
 if TYPE_CHECKING:
     from userspace_cni.agent.trace_export import TraceExport
     from userspace_cni.attachment.listing import LimitedDirection
-    from userspace_cni.deviceplugin.plugin import DevicePlugin
     from userspace_cni.routes.routes_service import NodeRoutes
 
 BUILD: Final = recorded_build()
@@ -131,10 +131,14 @@ class Agent:
                 self.metrics.observe_group, self._on_disconnect, self._on_change, self.metrics.count_dropped_events, self._on_pod
             ),
         )
-        self.devices = self._device_plugin()
-        looked = self.devices.look if self.devices else lambda: None
+        self.devices = OfferedDevices(self.node, self.metrics)
         self.watchdog = Watchdog(
-            self.node, self.node.switch, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s, looked
+            self.node,
+            self.node.switch,
+            self.metrics.count_action,
+            self.metrics.count_reconnect,
+            settings.tick_s,
+            self.devices.look,
         )
         self.watchdog.limit_s = PASS_S
         self.network = NodeNetwork(self.node, environ, self.metrics.count_spec_failure, self.watchdog.on_link)
@@ -213,11 +217,9 @@ class Agent:
         self.threads.begin(self.network)  # first: what a dead agent left half done is finished, whatever the API server does
         warm = Deadline.after(START_S)
         self.node.warm_up(warm)
-        if self.devices:
-            # before the API server is waited for: after a boot the kubelet refuses pods with devices that no agent offers. A pod
-            # that has got one is attached next, and its call waits at the socket, which is there
-            self.threads.begin(self.devices)
-            self.devices.look()
+        # before the API server is waited for: after a boot the kubelet refuses pods with devices that no agent offers. A pod that
+        # has got one is attached next, and its call waits at the socket, which is there
+        self.threads.begin(self.devices)
         self.node.pods.await_known(warm)
         gc.freeze()  # what is there now stays: no collection has to look at it again
         store, node = self.node.store, self.node
@@ -280,25 +282,6 @@ class Agent:
             extra = "pip install 'userspace-cni[otel]' installs what is missing, in versions that fit"
             say("warning", "no traces are sent to otlp_endpoint", error=error, details=extra)
             return None
-
-    def _device_plugin(self) -> DevicePlugin | None:
-        """The device plugin; None without one. An agent without one does not pay for gRPC."""
-        settings = self._settings
-        if not settings.devices_per_bridge:
-            return None
-        from userspace_cni.deviceplugin.plugin import DevicePlugin, OutcomeCounting
-        from userspace_cni.node.devices import DeviceRoom
-
-        counting = OutcomeCounting(self.metrics.count_registration, self.metrics.count_allocation)
-        directory = self.node.installation.root.path(f"{settings.kubelet_dir}/device-plugins")
-        plugin = DevicePlugin(
-            DeviceRoom(self.node.installation, self.node.store.journal, self.node.switch.ports),
-            settings.devices_per_bridge,
-            directory,
-            counting,
-        )
-        self.metrics.add_gauge("device_bridges", lambda: plugin.registered)
-        return plugin
 
     def _claim_records(self) -> None:
         with suppress(UserspaceError):  # STATUS tells why the identity cannot be written

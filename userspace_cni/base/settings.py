@@ -289,6 +289,9 @@ class Settings:
     devices_per_bridge: int = _setting(
         0, "how many devices of each bridge the kubelet is offered; 0 for no device plugin", between(0, _MANY)
     )
+    ports_per_bridge: int = _setting(
+        64, "with `dra`: how many ports claims and devices may have together on each bridge", between(1, _MANY)
+    )
     dra: bool = _setting(
         False, "whether the agent is a driver of devices (DRA): offers bridges in ResourceSlices, and prepares claims"
     )

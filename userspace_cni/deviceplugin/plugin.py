@@ -9,7 +9,7 @@ is waited for; nothing of this may keep the agent from serving verbs, or make it
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -45,6 +45,11 @@ class DeviceBridge(Protocol):
         """The NUMA node on which its traffic is polled; None where it is not known, or there are several."""
         ...
 
+    @property
+    def closed(self) -> frozenset[str]:
+        """Its devices that no pod may get now, because claims have their room."""
+        ...
+
 
 class DeviceNode(Protocol):
     """What the node does for devices."""
@@ -58,6 +63,10 @@ class DeviceNode(Protocol):
         ...
 
     def device(self, bridge: str, number: int) -> str: ...
+
+    def give(self, bridge: str, devices: Sequence[str]) -> None:
+        """Let a pod have these devices. Raises Unavailable where claims have the bridge's room."""
+        ...
 
     def directory(self, device: str) -> str:
         """The device's directory on the host, made anew. Raises UserspaceError."""
@@ -92,8 +101,11 @@ class _BridgeDevices:
         """Every device, with the bridge's health and NUMA node."""
         bridge = self.bridge
         topology = None if bridge.numa is None else v1beta1.TopologyInfo(nodes=[v1beta1.NUMANode(ID=bridge.numa)])
-        health = _HEALTH[bridge.healthy and not self.gone]
-        devices = [v1beta1.Device(ID=device, health=health, topology=topology) for device in self.devices]
+        serves = bridge.healthy and not self.gone
+        devices = [
+            v1beta1.Device(ID=device, health=_HEALTH[serves and device not in bridge.closed], topology=topology)
+            for device in self.devices
+        ]
         return v1beta1.ListAndWatchResponse(devices=devices)
 
     def allocate(self, devices: list[str]) -> v1beta1.ContainerAllocateResponse:
@@ -110,6 +122,7 @@ class _BridgeDevices:
         unknown = sorted(set(devices) - set(self.devices))
         if unknown:
             raise DirectoryRefused(f"device {unknown[0]!r}: {self.resource} has no such device", "setting devices_per_bridge")
+        self._room.give(self.bridge.name, devices)
         mounts = [
             v1beta1.Mount(container_path=self._room.mapped(device), host_path=self._room.directory(device)) for device in devices
         ]

@@ -71,6 +71,8 @@ FORMER_ENDPOINT_SLICES: Final = replace(ENDPOINT_SLICES, version="v1beta1")
 NETWORK_POLICIES: Final = ApiResource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 MULTI_NETWORK_POLICIES: Final = ApiResource("k8s.cni.cncf.io", "v1beta1", "multi-networkpolicies", "MultiNetworkPolicy")
 """Policies for Multus' networks. Clusters without their definition have none."""
+RESOURCE_SLICES: Final = ApiResource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice")
+"""What nodes offer by drivers of devices (DRA). Servers before Kubernetes 1.34 have none such in this version."""
 REPLICA_SETS: Final = ApiResource("apps", "v1", "replicasets", "ReplicaSet")
 JOBS: Final = ApiResource("batch", "v1", "jobs", "Job")
 APISERVER: Final = ApiResource("", "v1", "endpoints", "Endpoints", "default")

@@ -7,8 +7,8 @@ counts here: a network's `deviceID` is a tenant's, and must never lead to anothe
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.base.deadline import Deadline
@@ -22,6 +22,7 @@ from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
 if TYPE_CHECKING:
     from userspace_cni.attachment.journal import Journal
     from userspace_cni.base.root import HostRoot
+    from userspace_cni.node.bridge_room import BridgeRoom
     from userspace_cni.node.installation import Installation
     from userspace_cni.switch.ports import PortDriver
 
@@ -63,6 +64,13 @@ def device_of(environment: Environment, options: Options, here: Installation, jo
     return free[0] if free else ""
 
 
+def list_given(here: Installation) -> Mapping[str, tuple[str, ...]]:
+    """The IDs of the devices that the kubelet has given to pods, by resource. Raises Unavailable when it does not answer."""
+    from userspace_cni.host.runtimes.podresources import given_devices
+
+    return given_devices(here.root.path(here.settings.kubelet_dir), Deadline.after(ALLOCATE_S))
+
+
 def _require_foreign(asked: str, bridge: str, pod: str, given: Mapping[str, tuple[str, ...]]) -> None:
     """Raise InvalidConfig unless the pod has the device of another device plugin."""
     resource = next((resource for resource, devices in given.items() if asked in devices), "")
@@ -88,24 +96,30 @@ def _taken(device: str, environment: Environment, here: Installation, journal: J
 @dataclass(frozen=True)
 class OfferedBridge:
     """A bridge of which devices are offered. `numa`: the node on which its NICs are polled, or without any the one of all polling
-    threads; None where that is more than one, or not known."""
+    threads; None where that is more than one, or not known. `closed`: devices that no pod may get now: claims have their room."""
 
     name: str
     healthy: bool
     numa: int | None = None
+    closed: frozenset[str] = frozenset()
 
 
 class DeviceRoom:
-    """What the node does for a device plugin: `deviceplugin.plugin.DeviceNode`."""
+    """What the node does for a device plugin: `deviceplugin.plugin.DeviceNode`. `room`: where claims take room, too."""
 
-    def __init__(self, installation: Installation, journal: Journal, ports: PortDriver) -> None:
+    def __init__(self, installation: Installation, journal: Journal, ports: PortDriver, room: BridgeRoom | None = None) -> None:
+        self._count = installation.settings.devices_per_bridge if room else 0
+        self._room = room
         self._directories = installation.devices
         self._journal = journal
         self._bridges = _OfferedBridges(ports, installation.root)
 
     def bridges(self) -> tuple[OfferedBridge, ...] | None:
         """The bridges of which devices are offered; None while they are not known."""
-        return self._bridges.look()
+        bridges, room = self._bridges.look(), self._room
+        if bridges is None or room is None:
+            return bridges
+        return tuple(replace(each, closed=room.closed(each.name, self._devices(each.name))) for each in bridges)
 
     def resource(self, bridge: str) -> str:
         """The name of the bridge's resource; "" for a name that cannot be part of one."""
@@ -114,6 +128,14 @@ class DeviceRoom:
     def device(self, bridge: str, number: int) -> str:
         """The ID of the bridge's device of that number, from 0."""
         return device_id(bridge, number)
+
+    def give(self, bridge: str, devices: Sequence[str]) -> None:
+        """Let a pod have these devices. Raises Unavailable where claims have the bridge's room."""
+        if self._room:
+            self._room.give(bridge, devices)
+
+    def _devices(self, bridge: str) -> list[str]:
+        return [device_id(bridge, number) for number in range(self._count)]
 
     def directory(self, device: str) -> str:
         """Give the device a new directory, and return its path on the host. Raises DirectoryRefused and Unavailable."""

@@ -15,6 +15,7 @@ from userspace_cni.kube import object_watch, watch
 from userspace_cni.kube.lacking import CONFIRM_S as ON_A_NODE_S
 from userspace_cni.kube.list_watch import ListWatch
 from userspace_cni.network import concerns, network_keeper
+from userspace_cni.node import bridge_room
 
 CONFIRM_S = ON_A_NODE_S / 10
 """Seconds between two lists that together prove that a thing is gone."""
@@ -24,6 +25,7 @@ PAUSES: Final[tuple[tuple[Any, str], ...]] = (
     (network_keeper, "BEAT_S"),
     (concerns, "APART_S"),
     (listening, "AGAIN_S"),
+    (bridge_room, "GIVEN_S"),
 )
 
 

@@ -72,6 +72,7 @@ DEFAULTS = {
     "kubeconfig_exec": False,
     "shared_dirs": (),
     "devices_per_bridge": 0,
+    "ports_per_bridge": 64,
     "dra": False,
     "cdi_dir": "/var/run/cdi",
     "afxdp_max": 16,
@@ -88,7 +89,7 @@ DEFAULTS = {
     "log_level": "info",
     "log_format": "text",
 }
-AGENT_ONLY = {"dra", "host_root", "otlp_endpoint", "ovn_recompute_s", "tick_s"}
+AGENT_ONLY = {"dra", "host_root", "otlp_endpoint", "ovn_recompute_s", "ports_per_bridge", "tick_s"}
 NAMES = {
     **{key: f"USERSPACE_CNI_{key.upper()}" for key in DEFAULTS},
     "ovs_rundir": "OVS_RUNDIR",
@@ -124,6 +125,7 @@ OTHER_VALUES: dict[str, Value] = {
     "host_root": "/host",
     "tick_s": 1.5,
     "devices_per_bridge": 16,
+    "ports_per_bridge": 100,
     "dra": True,
     "cdi_dir": "/srv/cdi",
     "afxdp_max": 7,
@@ -348,6 +350,7 @@ BAD_VALUES = [
     ("tick_s", "0", "greater than 0"),
     ("devices_per_bridge", "-1", "from 0 to 1000"),
     ("devices_per_bridge", "1001", "from 0 to 1000"),
+    ("ports_per_bridge", "0", "from 1 to 1000"),
     ("afxdp_max", "-1", "from 0 to 1000"),
     ("deadline_s", "-1", "greater than 0"),
     ("deadline_s", "nan", "greater than 0"),

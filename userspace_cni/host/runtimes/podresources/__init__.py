@@ -12,11 +12,14 @@ kubelet's (k8s.io/kubelet, pkg/apis/podresources/v1). `v1_pb2` is made of it, ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.host.runtimes.unix_rpc import GrpcConnection
+
+if TYPE_CHECKING:
+    from userspace_cni.host.runtimes.podresources.v1_pb2 import ListPodResourcesResponse, PodResources
 
 ASK_S: Final = 2.0
 """The kubelet answers from its memory, in milliseconds."""
@@ -31,18 +34,28 @@ def devices_of(namespace: str, pod: str, kubelet_dir: str, deadline: Deadline) -
     `kubelet_dir`: the kubelet's root directory as this process sees it. A pod that the kubelet does not know has none. Raises
     Unavailable when it does not answer.
     """
+    answer = _list(f"asking the kubelet for the devices of pod {namespace}/{pod}", kubelet_dir, deadline)
+    return _by_resource(known for known in answer.pod_resources if (known.namespace, known.name) == (namespace, pod))
+
+
+def given_devices(kubelet_dir: str, deadline: Deadline) -> Mapping[str, tuple[str, ...]]:
+    """The IDs of the devices of all pods, by resource name, in no order. Raises Unavailable when the kubelet does not answer."""
+    return _by_resource(_list("asking the kubelet for the devices of its pods", kubelet_dir, deadline).pod_resources)
+
+
+def _list(what: str, kubelet_dir: str, deadline: Deadline) -> ListPodResourcesResponse:
     from userspace_cni.host.runtimes.podresources import v1_pb2
 
     path = f"{kubelet_dir}/{_SOCKET}"
-    what = f"asking the kubelet for the devices of pod {namespace}/{pod}"
     seconds = min(ASK_S, deadline.require(what))
     details = f"its pod-resources API is at {path}: does the kubelet run? is the setting kubelet_dir right?"
     with GrpcConnection(path, _ANSWER_MAX, details) as kubelet:
         request = v1_pb2.ListPodResourcesRequest()
-        answer = kubelet.ask(what, "/v1.PodResourcesLister/List", request, v1_pb2.ListPodResourcesResponse, seconds)
+        return kubelet.ask(what, "/v1.PodResourcesLister/List", request, v1_pb2.ListPodResourcesResponse, seconds)
+
+
+def _by_resource(pods: Iterable[PodResources]) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
-    for known in answer.pod_resources:
-        if (known.namespace, known.name) == (namespace, pod):
-            for devices in (each for container in known.containers for each in container.devices):
-                found[devices.resource_name] = (*found.get(devices.resource_name, ()), *devices.device_ids)
+    for devices in (each for pod in pods for container in pod.containers for each in container.devices):
+        found[devices.resource_name] = (*found.get(devices.resource_name, ()), *devices.device_ids)
     return found
