@@ -115,7 +115,7 @@ static void script_disarm(struct fp_queue *queue)
 	(void)queue;
 }
 
-static const struct fp_operations operations = { script_send, script_receive, script_arm, script_disarm };
+static const struct fp_operations operations = { script_send, script_receive, NULL, script_arm, script_disarm };	/* a pump looks itself, then sleeps */
 
 /* Check what has come to the tap; how many frames that was */
 static uint64_t look(int tap)

@@ -84,7 +84,7 @@ static void mirror_disarm(struct fp_queue *queue)
 	((struct mirror *)queue)->armed = 0;
 }
 
-static const struct fp_operations operations = { mirror_send, mirror_receive, mirror_arm, mirror_disarm };
+static const struct fp_operations operations = { mirror_send, mirror_receive, NULL, mirror_arm, mirror_disarm };	/* a pump looks itself, then sleeps */
 
 /** struct trial - A pump with its descriptors and queues */
 struct trial {

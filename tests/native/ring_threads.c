@@ -203,11 +203,80 @@ static void waits(void)
 	}
 }
 
+/** struct tally - A queue that counts what it is asked
+ * @until:	So many looks are in vain before there is a frame, none with -1
+ * @looks, @arms: How often it was asked whether there are frames, and for a notification
+ */
+struct tally {
+	struct fp_queue queue;
+	int until;
+	int looks;
+	int arms;
+};
+
+/* As in struct fp_operations */
+static int tally_ready(struct fp_queue *queue)
+{
+	struct tally *tally = (struct tally *)queue;
+
+	tally->looks++;
+	return tally->until >= 0 && tally->looks > tally->until;
+}
+
+/* As in struct fp_operations */
+static int tally_arm(struct fp_queue *queue)
+{
+	((struct tally *)queue)->arms++;
+	return 1;
+}
+
+/* As in struct fp_operations */
+static void tally_disarm(struct fp_queue *queue)
+{
+	(void)queue;
+}
+
+/* Whether a wait for a queue looks for frames before it asks for a notification */
+static bool looks_first(struct tally *tally)
+{
+	struct fp_queue *queue = &tally->queue;
+
+	tally->looks = tally->arms = 0;
+	CHECK(fp_wait(&queue, 1, -1, -1, -1) == 1);
+	return tally->looks > 0;
+}
+
+/* A wait looks before it sleeps: each one while that finds frames, and fewer the more looks were in vain; not when time is short */
+static void looks(void)
+{
+	static const struct fp_operations operations = { .ready = tally_ready, .arm = tally_arm, .disarm = tally_disarm };
+	struct tally tally = { .queue = { .operations = &operations, .event = -1 } };
+	struct fp_queue *queue = &tally.queue;
+	int looked = 0;
+
+	for (int turn = 0; turn < 100; turn++)
+		CHECK(looks_first(&tally) && tally.looks == 1 && !tally.arms);
+	CHECK(fp_sleep(&queue, 1, -1, -1, -1) == 1 && tally.looks == 1 && tally.arms == 1);
+	CHECK(fp_wait(&queue, 1, -1, -1, 1) == 1 && tally.looks == 1 && tally.arms == 2);
+
+	tally.until = -1;
+	for (int turn = 0; turn < 63 + 2 * 64; turn++) {
+		looked += looks_first(&tally);
+		CHECK(tally.arms == 1);
+	}
+	CHECK(looked == 6 + 2);		/* the turns 0, 2, 6, 14, 30, 62, and then one of 64 */
+
+	tally.until = 0;
+	while (!looks_first(&tally))
+		CHECK(tally.arms == 1);
+	CHECK(looks_first(&tally) && !tally.arms);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
 } trials[] = {
-	{ "threads", threads }, { "waits", waits },
+	{ "threads", threads }, { "waits", waits }, { "looks", looks },
 };
 
 /* Run the trial of that name */

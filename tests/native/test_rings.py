@@ -32,6 +32,7 @@ TRIALS = {
 THREADS = {
     "threads": "senders and sleeping receivers share queues that are stopped, started, closed",
     "waits": "frames, time, hang-up, wake and close end a wait",
+    "looks": "a wait looks for frames before it sleeps while that finds some, and more seldom while it does not",
 }
 
 

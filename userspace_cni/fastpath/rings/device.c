@@ -58,6 +58,20 @@ void fp_device_forget_kicks(const struct fp_device *device)
 }
 
 /**
+ * device_ready() - Whether buffers are available
+ * @queue:	A device, taken
+ *
+ * Return: 1, 0, -EBADMSG
+ */
+static int device_ready(struct fp_queue *queue)
+{
+	struct fp_device *device = (struct fp_device *)queue;
+	int count = available(device);
+
+	return settled(device, count > 0 ? 1 : count);
+}
+
+/**
  * device_arm() - Ask the driver to notify us of new buffers
  * @queue:	A device, taken
  *
@@ -73,7 +87,7 @@ static int device_arm(struct fp_queue *queue)
 	fp_device_forget_kicks(device);
 	request_kicks(device, 1);
 	atomic_thread_fence(memory_order_seq_cst);
-	ready = available(device);
+	ready = device_ready(queue);
 	if (ready > 0 || device->kick < 0) {
 		request_kicks(device, 0);
 		ready = 1;
@@ -117,12 +131,12 @@ static int refuse_to_receive(struct fp_queue *queue, uint8_t *frames, uint32_t s
 	return -EOPNOTSUPP;
 }
 
-static const struct fp_operations to_guest = { fp_device_send, refuse_to_receive, device_arm, device_disarm };
-static const struct fp_operations from_guest = { refuse_to_send, fp_device_receive, device_arm, device_disarm };
-static const struct fp_operations packed_to_guest = { fp_packed_device_send, refuse_to_receive, fp_packed_device_arm,
-						      fp_packed_device_disarm };
-static const struct fp_operations packed_from_guest = { refuse_to_send, fp_packed_device_receive, fp_packed_device_arm,
-							fp_packed_device_disarm };
+static const struct fp_operations to_guest = { fp_device_send, refuse_to_receive, device_ready, device_arm, device_disarm };
+static const struct fp_operations from_guest = { refuse_to_send, fp_device_receive, device_ready, device_arm, device_disarm };
+static const struct fp_operations packed_to_guest = { fp_packed_device_send, refuse_to_receive, fp_packed_device_ready,
+						      fp_packed_device_arm, fp_packed_device_disarm };
+static const struct fp_operations packed_from_guest = { refuse_to_send, fp_packed_device_receive, fp_packed_device_ready,
+							fp_packed_device_arm, fp_packed_device_disarm };
 
 /**
  * fp_device_new() - Make a queue without rings, stopped

@@ -55,11 +55,11 @@ struct ring_operations {
 };
 
 static const struct ring_operations split = {
-	{ fp_split_send, fp_split_receive, fp_split_arm, fp_split_disarm }, fp_split_repeat, fp_split_discard,
+	{ fp_split_send, fp_split_receive, fp_split_ready, fp_split_arm, fp_split_disarm }, fp_split_repeat, fp_split_discard,
 };
 
 static const struct ring_operations packed = {
-	{ fp_packed_send, fp_packed_receive, fp_packed_arm, fp_packed_disarm }, fp_packed_repeat, fp_packed_discard,
+	{ fp_packed_send, fp_packed_receive, fp_packed_ready, fp_packed_arm, fp_packed_disarm }, fp_packed_repeat, fp_packed_discard,
 };
 
 /**

@@ -94,6 +94,23 @@ int fp_split_discard(struct fp_queue *queue, uint32_t capacity, const uint8_t *m
 }
 
 /**
+ * fp_split_ready() - Whether there are frames
+ * @queue:	A driver, taken
+ *
+ * Return: 1, 0, -EBADMSG
+ */
+int fp_split_ready(struct fp_queue *queue)
+{
+	struct driver *driver = driver_of(queue);
+
+	if (driver->made != driver->published)
+		publish(driver);
+	if (driver->seen == driver->behind && load_used(driver) < 0)
+		return -EBADMSG;
+	return driver->seen != driver->behind;
+}
+
+/**
  * fp_split_arm() - Ask the other side to notify us of frames
  * @queue:	A driver, taken
  *
@@ -102,19 +119,16 @@ int fp_split_discard(struct fp_queue *queue, uint32_t capacity, const uint8_t *m
 int fp_split_arm(struct fp_queue *queue)
 {
 	struct driver *driver = driver_of(queue);
+	int ready = fp_split_ready(queue);
 
-	if (driver->made != driver->published)
-		publish(driver);
-	if (driver->seen != driver->behind)
-		return 1;
+	if (ready)
+		return ready;
 	__atomic_store_n(&driver->avail->flags, 0, __ATOMIC_RELAXED);
 	atomic_thread_fence(memory_order_seq_cst);
-	if (load_used(driver) < 0)
-		return -EBADMSG;
-	if (driver->seen == driver->behind)
-		return 0;
-	__atomic_store_n(&driver->avail->flags, NO_INTERRUPT, __ATOMIC_RELAXED);
-	return 1;
+	ready = fp_split_ready(queue);
+	if (ready > 0)
+		__atomic_store_n(&driver->avail->flags, NO_INTERRUPT, __ATOMIC_RELAXED);
+	return ready;
 }
 
 /**

@@ -28,6 +28,21 @@
 #include "packed_device.h"
 
 /**
+ * fp_packed_device_ready() - Whether buffers are available
+ * @queue:	A device, taken
+ *
+ * Return: 1, 0, -EBADMSG
+ */
+int fp_packed_device_ready(struct fp_queue *queue)
+{
+	struct fp_device *device = (struct fp_device *)queue;
+	struct packed_chain chain;
+
+	fp_guard_unblock();
+	return settled(device, packed_begin(device, &device->place, &chain));
+}
+
+/**
  * fp_packed_device_arm() - Ask the driver to notify us of new buffers
  * @queue:	A device, taken
  *
@@ -36,15 +51,14 @@
 int fp_packed_device_arm(struct fp_queue *queue)
 {
 	struct fp_device *device = (struct fp_device *)queue;
-	struct packed_chain chain;
 	int ready;
 
 	fp_device_forget_kicks(device);
 	fp_guard_unblock();
 	packed_suppress(device->device_area, true);
 	atomic_thread_fence(memory_order_seq_cst);
-	ready = packed_begin(device, &device->place, &chain);
-	if (ready || device->kick < 0) {
+	ready = fp_packed_device_ready(queue);
+	if (ready > 0 || device->kick < 0) {
 		packed_suppress(device->device_area, false);
 		ready = 1;
 	}

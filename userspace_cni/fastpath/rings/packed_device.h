@@ -299,6 +299,7 @@ static inline void packed_publish(struct fp_device *device, uint32_t count)
 /* The operations; see struct fp_operations */
 int fp_packed_device_send(struct fp_queue *queue, const uint8_t *frames, uint32_t stride, const uint32_t *lengths, uint32_t count);
 int fp_packed_device_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity);
+int fp_packed_device_ready(struct fp_queue *queue);
 int fp_packed_device_arm(struct fp_queue *queue);
 void fp_packed_device_disarm(struct fp_queue *queue);
 

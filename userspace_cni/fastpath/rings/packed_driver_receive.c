@@ -188,6 +188,25 @@ int fp_packed_discard(struct fp_queue *queue, uint32_t capacity, const uint8_t *
 }
 
 /**
+ * fp_packed_ready() - Whether there are frames
+ * @queue:	A driver, taken
+ *
+ * Return: 1, 0, -EBADMSG
+ */
+int fp_packed_ready(struct fp_queue *queue)
+{
+	struct driver *driver = driver_of(queue);
+	int back = driver->behind != driver->seen;
+
+	if (!driver->transmit)
+		give(driver, driver->made);
+	driver->patience = 0;
+	if (!back && driver->seen != driver->published)
+		back = buffers_used(driver, driver->seen, load_tail(driver, driver->seen));
+	return back > 0 ? 1 : back;
+}
+
+/**
  * fp_packed_arm() - Ask the other side to notify us of frames
  * @queue:	A driver, taken
  *
@@ -196,20 +215,16 @@ int fp_packed_discard(struct fp_queue *queue, uint32_t capacity, const uint8_t *
 int fp_packed_arm(struct fp_queue *queue)
 {
 	struct driver *driver = driver_of(queue);
-	int back = driver->behind != driver->seen;
+	int ready = fp_packed_ready(queue);
 
-	if (!driver->transmit)
-		give(driver, driver->made);
-	driver->patience = 0;
-	if (back)
-		return 1;
+	if (ready)
+		return ready;
 	packed_suppress(driver->wish, true);
 	atomic_thread_fence(memory_order_seq_cst);
-	if (driver->seen != driver->published)
-		back = buffers_used(driver, driver->seen, load_tail(driver, driver->seen));
-	if (back > 0)
+	ready = fp_packed_ready(queue);
+	if (ready > 0)
 		packed_suppress(driver->wish, false);
-	return back > 0 ? 1 : back;
+	return ready;
 }
 
 /**

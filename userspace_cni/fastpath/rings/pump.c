@@ -178,7 +178,7 @@ static int rest(struct fp_pump *pump, struct fp_queue *rx, int ready, int64_t li
 	}
 
 	pump->sleeps++;
-	found = fp_wait(&rx, 1, -1, ready, limit_ns);
+	found = fp_sleep(&rx, 1, -1, ready, limit_ns);
 
 	/* -ESHUTDOWN may mean @ready; a closed queue returns it again */
 	return found == -ESHUTDOWN || found > 0 ? 0 : found;

@@ -8,7 +8,7 @@
  * bursts out, and wait for the burst that is under way. When they return, no thread touches ring or buffers, and the memory
  * may be unmapped.
  *
- * fp_wait() sleeps without taking the queue. It holds no reference to the file descriptors that it polls, so it counts itself
+ * fp_wait() and fp_sleep() sleep without taking the queue. They hold no reference to the file descriptors that they poll, so a thread counts itself
  * among the waiters; fp_close() returns when they have left. The closer makes `wake` readable first, and closes file
  * descriptors afterwards. A waiter that is not woken checks its queues ten times a second: a queue that is stopped and started
  * anew may have got another file descriptor.
@@ -31,6 +31,8 @@
 #define LOOK_AROUND_NS 100000000	/* longest sleep of a waiter */
 #define UNATTACHED_NS 5000000		/* the same when a queue is stopped, or has no event that would wake us */
 #define LEAVE_NS 20000			/* pause of a closer while waiters leave */
+#define LOOK_NS 4000			/* how long fp_wait() looks for frames before it sleeps */
+#define MOST_MISSES 6			/* looks in vain after which one wait in 2^6 looks */
 
 /** relax() - Tell the processor that this thread waits for another one */
 static void relax(void)
@@ -359,7 +361,98 @@ static int wait_once(struct fp_queue *const *queues, uint32_t count, struct poll
 }
 
 /**
- * fp_wait() - Sleep until one of some queues has frames
+ * look() - Look for frames once
+ * @queue:	Queue that receives
+ *
+ * Return: 1 when there are frames, 0; -ESHUTDOWN, -EBADMSG
+ */
+static int look(struct fp_queue *queue)
+{
+	int result = fp_take(queue);
+
+	if (result <= 0)
+		return result;
+	if (atomic_load_explicit(&queue->fault, memory_order_relaxed))
+		result = -EBADMSG;
+	else
+		result = queue->operations->ready(queue);
+	fp_release(queue);
+	return result;
+}
+
+/**
+ * look_first() - Look for frames for LOOK_NS, if that was not in vain lately
+ * @queues:	Queues
+ * @count:	How many
+ * @until:	When the wait is over, by fp_now()
+ *
+ * An answer that a program waits for often comes sooner than it can fall asleep. To sleep and to be woken costs it more than this
+ * look, and costs the other side, which polls and serves others, a system call. Where frames come seldom, few waits look.
+ *
+ * Return: 1 when there are frames, 0; -ESHUTDOWN, -EBADMSG
+ */
+static int look_first(struct fp_queue *const *queues, uint32_t count, int64_t until)
+{
+	struct fp_queue *first = queues[0];	/* notes it for all */
+	uint32_t skips = atomic_load_explicit(&first->skips, memory_order_relaxed), misses;
+	int64_t now = fp_now(), end = now + LOOK_NS;
+	int result = 0;
+
+	if (end > until)
+		return 0;
+	if (skips) {
+		atomic_store_explicit(&first->skips, skips - 1, memory_order_relaxed);
+		return 0;
+	}
+	for (; !result && now < end; now = fp_now()) {
+		for (uint32_t i = 0; i < count && !result; i++)
+			result = look(queues[i]);
+		relax();
+	}
+
+	misses = result ? 0 : atomic_load_explicit(&first->misses, memory_order_relaxed) + 1;
+	if (misses > MOST_MISSES)
+		misses = MOST_MISSES;
+	atomic_store_explicit(&first->misses, misses, memory_order_relaxed);
+	atomic_store_explicit(&first->skips, (1u << misses) - 1, memory_order_relaxed);
+	return result;
+}
+
+/**
+ * await() - Sleep until one of some queues has frames
+ * @queues, @count, @control, @wake, @timeout_ns: As for fp_wait()
+ * @looks:	Whether to look for frames before
+ *
+ * Return: as fp_wait()
+ */
+static int await(struct fp_queue *const *queues, uint32_t count, int control, int wake, int64_t timeout_ns, bool looks)
+{
+	struct pollfd watches[FP_WAIT_QUEUES + 2];
+	int64_t start = fp_now(), until;
+	int result = 0;
+
+	if (!count || count > FP_WAIT_QUEUES)
+		return -EINVAL;
+	until = timeout_ns < 0 || timeout_ns > INT64_MAX - start ? INT64_MAX : start + timeout_ns;
+	watches[count] = (struct pollfd){ .fd = control, .events = POLLRDHUP };
+	watches[count + 1] = (struct pollfd){ .fd = wake, .events = POLLIN };
+
+	for (uint32_t i = 0; i < count; i++)
+		atomic_fetch_add(&queues[i]->waiters, 1);
+	if (looks)
+		result = look_first(queues, count, until);
+	if (!result) {
+		do {
+			result = wait_once(queues, count, watches, until);
+		} while (!result && fp_now() < until);
+	}
+	for (uint32_t i = 0; i < count; i++)
+		atomic_fetch_sub(&queues[i]->waiters, 1);
+	return result;
+}
+
+/**
+ * fp_wait() - Wait until one of some queues has frames: look for them for some microseconds where they often come so soon, then sleep
  * @queues:	Queues that receive
  * @count:	How many, 1 to FP_WAIT_QUEUES
  * @control:	Socket whose hang-up ends the wait, or -1; nothing is read from it
@@ -371,24 +464,18 @@ static int wait_once(struct fp_queue *const *queues, uint32_t count, struct poll
  */
 int fp_wait(struct fp_queue *const *queues, uint32_t count, int control, int wake, int64_t timeout_ns)
 {
-	struct pollfd watches[FP_WAIT_QUEUES + 2];
-	int64_t start = fp_now(), until;
-	int result;
+	return await(queues, count, control, wake, timeout_ns, true);
+}
 
-	if (!count || count > FP_WAIT_QUEUES)
-		return -EINVAL;
-	until = timeout_ns < 0 || timeout_ns > INT64_MAX - start ? INT64_MAX : start + timeout_ns;
-	watches[count] = (struct pollfd){ .fd = control, .events = POLLRDHUP };
-	watches[count + 1] = (struct pollfd){ .fd = wake, .events = POLLIN };
-
-	for (uint32_t i = 0; i < count; i++)
-		atomic_fetch_add(&queues[i]->waiters, 1);
-	do {
-		result = wait_once(queues, count, watches, until);
-	} while (!result && fp_now() < until);
-	for (uint32_t i = 0; i < count; i++)
-		atomic_fetch_sub(&queues[i]->waiters, 1);
-	return result;
+/**
+ * fp_sleep() - Sleep until one of some queues has frames, for a caller that has looked for them long enough itself
+ * @queues, @count, @control, @wake, @timeout_ns: As for fp_wait()
+ *
+ * Return: as fp_wait()
+ */
+int fp_sleep(struct fp_queue *const *queues, uint32_t count, int control, int wake, int64_t timeout_ns)
+{
+	return await(queues, count, control, wake, timeout_ns, false);
 }
 
 /**

@@ -63,12 +63,14 @@ struct fp_queue;
  * @send:	Copy frames in; number of frames, or -EBADMSG with queue->fault set. Lengths have been found to be
  *		fp_overhead() + FP_SHORTEST to min(stride, queue->room), but another thread may write them: read each once, and check it
  * @receive:	Copy frames out; the same
+ * @ready:	Whether there are frames, or room for some: 1, 0, -EBADMSG
  * @arm:	Ask the other side to notify us; 1 when frames are there already (then no notification is requested), 0, -EBADMSG
  * @disarm:	Ask the other side not to notify us
  */
 struct fp_operations {
 	int (*send)(struct fp_queue *queue, const uint8_t *frames, uint32_t stride, const uint32_t *lengths, uint32_t count);
 	int (*receive)(struct fp_queue *queue, uint8_t *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity);
+	int (*ready)(struct fp_queue *queue);
 	int (*arm)(struct fp_queue *queue);
 	void (*disarm)(struct fp_queue *queue);
 };
@@ -82,7 +84,9 @@ struct fp_operations {
  * @headers:	Whether a frame of the caller's begins with its header of FP_HEADER bytes (struct virtio_net_hdr_mrg_rxbuf), as for
  *		offloads; then lengths, strides and @room include it. Set while the queue is stopped, before it is attached
  * @room:	Longest frame that can be sent, bytes
- * @waiters:	Threads inside fp_wait()
+ * @waiters:	Threads inside fp_wait() and fp_sleep()
+ * @misses:	Looks before a sleep that were in vain, one after the other; see look_first() in queue.c
+ * @skips:	So many waits sleep before one looks again
  */
 struct fp_queue {
 	const struct fp_operations *operations;
@@ -93,6 +97,8 @@ struct fp_queue {
 	uint32_t room;
 	struct fp_counters counters;
 	_Atomic uint32_t waiters;
+	_Atomic uint32_t misses;
+	_Atomic uint32_t skips;
 };
 
 /**
@@ -126,6 +132,7 @@ void fp_forget(struct fp_queue *queue);
 int fp_send(struct fp_queue *queue, const void *frames, uint32_t stride, const uint32_t *lengths, uint32_t count);
 int fp_receive(struct fp_queue *queue, void *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity);
 int fp_wait(struct fp_queue *const *queues, uint32_t count, int control, int wake, int64_t timeout_ns);
+int fp_sleep(struct fp_queue *const *queues, uint32_t count, int control, int wake, int64_t timeout_ns);
 
 void fp_read_counters(const struct fp_queue *queue, struct fp_counters *counters);
 uint32_t fp_fault_of(const struct fp_queue *queue);
