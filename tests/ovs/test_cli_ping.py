@@ -19,6 +19,7 @@ from tests.lab.frames.idle import SECONDS, Idle, Pods, pods_on
 from tests.lab.node.node import Node
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener
+from userspace_cni.fastpath.vhost.vhost_messages import Feature
 from userspace_cni.linux.unix_sockets import connections_anywhere
 
 PING = ("ping", "--count", "50")
@@ -246,6 +247,20 @@ def test_temporary_ports(pods: Pods, switch: Switch) -> None:
         assert words in json.loads(refused.stdout)["error"]
         assert words in refused.stderr
     assert not any(Path(pods.node.short).glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("command", "packed"), [(("ping", *FOREVER), False), (("load", "--seconds", "60"), True)], ids=["ping", "load"]
+)
+def test_rings_that_are_agreed(pods: Pods, switch: Switch, command: tuple[str, ...], packed: bool) -> None:
+    """Single frames are timed over split rings, where they are faster; bursts go over packed ones."""
+    with pods.running(*command) as process:
+        ports = wait_until(lambda: len(found := up_ports(switch)) == 2 and found, SECONDS, "both ports")
+        for port in ports:
+            agreed = Feature(int(switch.interface(port)["status"]["features"], 16))
+            assert (Feature.RING_PACKED in agreed) == packed
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=SECONDS)
 
 
 def test_a_kill_amid_temporary_ports(pods: Pods, switch: Switch) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from userspace_cni.attachment.listing import SwitchPort, name_of
 from userspace_cni.attachment.records import Record
@@ -42,6 +42,13 @@ REST_S: Final = 0.5
 Tell = Callable[[str], None]
 
 
+class Frames(NamedTuple):
+    """What is sent: frames of at most `size` bytes; `single`: one at a time, which goes faster over split rings."""
+
+    size: int
+    single: bool = False
+
+
 class ProbeSite(Protocol):
     """The node and its settings, as a command has them."""
 
@@ -64,19 +71,21 @@ class ProbeSite(Protocol):
 
 
 @contextmanager
-def of_attachments(site: ProbeSite, records: Sequence[Record], size: int, tell: Tell, tidy: Callable[[], None]) -> Iterator[Pair]:
-    """Open the endpoints of two attachments, for frames of at most `size` bytes; everything is put back at the end.
+def of_attachments(
+    site: ProbeSite, records: Sequence[Record], frames: Frames, tell: Tell, tidy: Callable[[], None]
+) -> Iterator[Pair]:
+    """Open the endpoints of two attachments, for such frames; everything is put back at the end.
 
     `tidy` removes what killed runs left: that may be a socket at one of these ports, or a probe on their bridge. Raises Unusable,
     BadRequest, Unavailable, FastPathError.
     """
     endpoints = (endpoint_of(records[0]), endpoint_of(records[1]))
-    require_path(endpoints, size)
+    require_path(endpoints, frames.size)
     for record in records:
         _require_rest(site, record)
     _require_idle(site, endpoints)
     tidy()
-    options = _options(endpoints)
+    options = _options(endpoints, frames)
     with ExitStack() as stack:
         borrowed = [stack.enter_context(_borrowed(site, record, options)) for record in records]
         _listen(site, list(zip(endpoints, borrowed, strict=True)), tell)
@@ -200,7 +209,9 @@ def _require_idle(site: ProbeSite, endpoints: Sequence[Endpoint]) -> None:
 
 
 @contextmanager
-def temporary(site: ProbeSite, bridge: str | None, size: int, tell: Tell, removed: Tell, ending: EndingSignals) -> Iterator[Pair]:
+def temporary(
+    site: ProbeSite, bridge: str | None, frames: Frames, tell: Tell, removed: Tell, ending: EndingSignals
+) -> Iterator[Pair]:
     """Open two probes on `bridge` as endpoints, None for a bridge made for them; they are removed at the end.
 
     `removed` is called with each thing that killed runs had left. Raises BadRequest, Unavailable, FastPathError, Ended.
@@ -217,9 +228,9 @@ def temporary(site: ProbeSite, bridge: str | None, size: int, tell: Tell, remove
         tell(f"making two ports on bridge {bridge}" if bridge else "making a bridge with two ports")
         first = ports.reserve(bridge)
         second = ports.reserve(first.bridge)
-        mtu = max(MTU, size - HEADER_BYTES)
+        mtu = max(MTU, frames.size - HEADER_BYTES)
         endpoints = (_probe_endpoint(first, "port A", mtu), _probe_endpoint(second, "port B", mtu))
-        options = _options(endpoints)
+        options = _options(endpoints, frames)
         access = access_for_switch(site)
         with ExitStack() as stack:
             listeners = [stack.enter_context(FrontEndListener(port.socket, options, access)) for port in (first, second)]
@@ -235,8 +246,9 @@ def _probe_endpoint(port: ProbePort, name: str, mtu: int) -> Endpoint:
     return Endpoint(name, port.name, port.bridge, port.mac, mtu)
 
 
-def _options(endpoints: Sequence[Endpoint]) -> FrontEndOptions:
+def _options(endpoints: Sequence[Endpoint], frames: Frames) -> FrontEndOptions:
     """Options with buffers for the longest frame that the switch may send, and a VLAN's tag."""
     from userspace_cni.fastpath.vhost.front_end import FrontEndOptions
 
-    return FrontEndOptions(room=max(endpoint.mtu for endpoint in endpoints) + HEADER_BYTES + 4)
+    room = max(endpoint.mtu for endpoint in endpoints) + HEADER_BYTES + 4
+    return FrontEndOptions(room=room, packed=False if frames.single else None)

@@ -174,7 +174,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     one.other, other.other = other, one
     lab = Lab(town, ports, (Front((one,)), Front((other,))))
     monkeypatch.setattr(opening, "_borrowed", lambda site, record, options: MemoryBorrowed(lab, record.container_id))
-    monkeypatch.setattr(opening, "_options", lambda endpoints: None)
+    monkeypatch.setattr(opening, "_options", lambda endpoints, frames: None)
     return lab
 
 

@@ -53,11 +53,11 @@ def between_ports(function: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True)
 class PairOptions:
-    """What the caller asked for: two names or none, then a bridge or None for a temporary one; `size` of the frames in bytes."""
+    """What the caller asked for: two names or none, then a bridge or None for a temporary one; and the frames."""
 
     names: tuple[str, ...]
     bridge: str | None
-    size: int
+    frames: opening.Frames
 
     def require_possible(self) -> None:
         """Raise Refused for a mistake in the call."""
@@ -79,7 +79,7 @@ def open_pair(site: Site, wanted: PairOptions, tell: Tell, ending: EndingSignals
         try:
             pair = stack.enter_context(_pair(site, wanted, tell, ending))
             tell("sending the first frames")
-            meet(pair, wanted.size)
+            meet(pair, wanted.frames.size)
         except FastPathError as error:
             raise CommandRefused(str(error), FOUND) from error
         yield pair
@@ -87,10 +87,10 @@ def open_pair(site: Site, wanted: PairOptions, tell: Tell, ending: EndingSignals
 
 def _pair(site: Site, wanted: PairOptions, tell: Tell, ending: EndingSignals) -> AbstractContextManager[Pair]:
     if not wanted.names:
-        return opening.temporary(site, wanted.bridge, wanted.size, tell, tell_removed, ending)
+        return opening.temporary(site, wanted.bridge, wanted.frames, tell, tell_removed, ending)
     tell("reading the records and asking the switch")
     records = [attachment(site, name) for name in wanted.names]
-    return opening.of_attachments(site, records, wanted.size, tell, lambda: _tidy(site))
+    return opening.of_attachments(site, records, wanted.frames, tell, lambda: _tidy(site))
 
 
 def attachment(site: Site, name: str) -> Record:

@@ -17,7 +17,7 @@ from userspace_cni.cli.view import Cell
 from userspace_cni.probe import cores, rates
 from userspace_cni.probe.ending import EndingSignals
 from userspace_cni.probe.endpoints import Pair
-from userspace_cni.probe.opening import Tell
+from userspace_cni.probe.opening import Frames, Tell
 from userspace_cni.probe.rates import WINDOW_NS, LoadFigures, LoadOptions
 
 WIRE_BYTES: Final = 24
@@ -56,7 +56,7 @@ def load_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | No
     from userspace_cni.node import probes  # noqa: F401
 
     site = open_site(ctx)
-    wanted = PairOptions(names, bridge, course["size"])
+    wanted = PairOptions(names, bridge, Frames(course["size"]))
     way = LoadOptions(**course)
     flow = LoadFigures()
     with EndingSignals() as ending:

@@ -16,6 +16,7 @@ from userspace_cni.cli.view import Bar, Cell
 from userspace_cni.probe import cores, histogram, round_trips
 from userspace_cni.probe.ending import EndingSignals
 from userspace_cni.probe.histogram import Bucket
+from userspace_cni.probe.opening import Frames
 from userspace_cni.probe.round_trips import Echo, PingOptions
 
 
@@ -47,7 +48,7 @@ def ping_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | No
     from userspace_cni.node import probes  # noqa: F401
 
     site = open_site(ctx)
-    wanted = PairOptions(names, bridge, course["size"])
+    wanted = PairOptions(names, bridge, Frames(course["size"], single=True))
     way = PingOptions(**course)
     echo = Echo()
     with EndingSignals() as ending:

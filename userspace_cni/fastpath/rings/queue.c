@@ -260,6 +260,31 @@ static bool drain(int fd)
 }
 
 /**
+ * ask() - Ask a queue whether there are frames
+ * @queue:	Queue that receives
+ * @event:	NULL, or to be notified if there are none: set to the descriptor of notifications, -1 for none
+ *
+ * Return: 1 when there are, 0; -ESHUTDOWN, -EBADMSG
+ */
+static int ask(struct fp_queue *queue, int *event)
+{
+	int result = fp_take(queue);
+
+	if (event)
+		*event = -1;
+	if (result <= 0)
+		return result;
+	if (atomic_load_explicit(&queue->fault, memory_order_relaxed))
+		result = -EBADMSG;
+	else
+		result = event ? queue->operations->arm(queue) : queue->operations->ready(queue);
+	if (event)
+		*event = queue->event;
+	fp_release(queue);
+	return result;
+}
+
+/**
  * arm() - Ask for notifications of frames
  * @queue:	Queue that receives
  * @watch:	Set to the descriptor to poll, -1 when the queue has none
@@ -269,19 +294,10 @@ static bool drain(int fd)
  */
 static int arm(struct fp_queue *queue, struct pollfd *watch, int64_t *longest)
 {
-	int result = fp_take(queue);
+	int result = ask(queue, &watch->fd);
 
-	watch->fd = -1;
 	watch->events = POLLIN;
 	watch->revents = 0;
-	if (result > 0) {
-		if (atomic_load_explicit(&queue->fault, memory_order_relaxed))
-			result = -EBADMSG;
-		else
-			result = queue->operations->arm(queue);
-		watch->fd = queue->event;
-		fp_release(queue);
-	}
 	if (!result && watch->fd < 0)
 		*longest = UNATTACHED_NS;
 	return result;
@@ -361,26 +377,6 @@ static int wait_once(struct fp_queue *const *queues, uint32_t count, struct poll
 }
 
 /**
- * look() - Look for frames once
- * @queue:	Queue that receives
- *
- * Return: 1 when there are frames, 0; -ESHUTDOWN, -EBADMSG
- */
-static int look(struct fp_queue *queue)
-{
-	int result = fp_take(queue);
-
-	if (result <= 0)
-		return result;
-	if (atomic_load_explicit(&queue->fault, memory_order_relaxed))
-		result = -EBADMSG;
-	else
-		result = queue->operations->ready(queue);
-	fp_release(queue);
-	return result;
-}
-
-/**
  * look_first() - Look for frames for LOOK_NS, if that was not in vain lately
  * @queues:	Queues
  * @count:	How many
@@ -406,7 +402,7 @@ static int look_first(struct fp_queue *const *queues, uint32_t count, int64_t un
 	}
 	for (; !result && now < end; now = fp_now()) {
 		for (uint32_t i = 0; i < count && !result; i++)
-			result = look(queues[i]);
+			result = ask(queues[i], NULL);
 		relax();
 	}
 

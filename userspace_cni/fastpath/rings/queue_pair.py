@@ -158,7 +158,7 @@ class QueuePair:
         return frames
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Sleep until frames have arrived; False when none came within `timeout_s` seconds.
+        """Wait until frames have arrived; False when none came within `timeout_s` seconds. How: see `wait_for_frames`.
 
         Raises Disconnected when the other side hangs up, Closed when the owner is closed meanwhile.
         """
@@ -266,7 +266,9 @@ class QueuePair:
 
 
 def wait_for_frames(pairs: Sequence[QueuePair], timeout_s: float | None = None) -> bool:
-    """Sleep until frames have arrived at one of `pairs` of one connection; False when none came within `timeout_s`.
+    """Wait until frames have arrived at one of `pairs` of one connection; False when none came within `timeout_s`.
+
+    Where frames often come within 4 µs, it looks for them for so long before it sleeps, and more seldom where they do not.
 
     Raises Disconnected when the other side hangs up, Closed when the connection is closed meanwhile, RingFault.
     """
