@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from tests.bench.frame_runs import WINDOW_NS, Case, Run, percentile
 from tests.bench.loss_free import Trial
 from userspace_cni.fastpath.rings.burst import Burst
-from userspace_cni.fastpath.rings.generator import Load, blast, blast_both, bounce
+from userspace_cni.fastpath.rings.generator import MARK_AT, Load, blast, blast_both, bounce
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.rings.stream_generator import FrameStream, Generator
 from userspace_cni.fastpath.vhost.front_end import FrontEndOptions
@@ -59,8 +59,9 @@ class OurLoop:
         return Run(found.windows, found.received / found.seconds)
 
     def trial(self, case: Case, seconds: float, rate: float) -> Trial:
-        """So many frames a second, copied in and copied out."""
-        stream = FrameStream([frame_of(case.length)] * case.batch, frames_per_s=rate, burst=case.batch)
+        """So many frames a second, copied in; the mark of each received frame is compared, and its time is noted."""
+        frames = [frame_of(case.length)] * case.batch
+        stream = FrameStream(frames, frames_per_s=rate, burst=case.batch, stamp_at=MARK_AT if case.touch else None)
         generator = Generator(_crossed(self.ends.a[0], self.ends.b[0]), stream)
         generator.collect(_LAST_S)  # what an earlier trial left
         before = generator.figures.received

@@ -117,6 +117,10 @@ static void act(struct end *end, struct input *input, uint8_t *frames, uint32_t 
 		lengths[i] = draw(input, 40) ? stride : draw(input, 300);
 	if (!end->transmit && !draw(input, 4)) {
 		result = fp_fault_of(end->queue) ? -EBADMSG : fp_driver_discard(end->queue, count, frames, &foreign);
+	} else if (!end->transmit && !draw(input, 4)) {
+		result = fp_fault_of(end->queue) ? -EBADMSG : fp_driver_heads(end->queue, frames, stride - SHORTEST, lengths, count);
+		for (int i = 0; i < result; i++)
+			CHECK(lengths[i] >= fp_overhead(end->queue) && lengths[i] <= FP_LARGEST + fp_overhead(end->queue));
 	} else if (!draw(input, 8)) {
 		result = fp_wait(&end->queue, 1, -1, -1, 0);
 	} else if (end->transmit) {

@@ -139,6 +139,42 @@ static void full(void)
 	}
 }
 
+/* Of frames that are taken by their heads, no byte behind the head is copied, and the lengths are whole; none is too long */
+static void heads(void)
+{
+	EACH_KIND(kind) {
+		struct end in = make(64, kind->mergeable ? 64 : 512, false);
+		uint8_t *room = malloc(4 * 100), frame[500];
+		uint32_t lengths[8];
+
+		attach(&in, kind);
+		in.peer.lumps = false;
+		for (uint32_t stride = 100; stride <= 100; stride -= 50) {	/* 100, 50, 0 */
+			memset(room, 0xee, 4 * 100);
+			for (uint32_t number = 0; number < 4; number++) {
+				paint(frame, 60 + 100 * number, number);
+				CHECK(peer_deliver(&in.peer, frame, 60 + 100 * number, kind->mergeable));
+			}
+			CHECK(fp_take(in.queue) == 1);
+			CHECK(fp_driver_heads(in.queue, room, stride, lengths, 8) == 4);
+			CHECK(fp_driver_heads(in.queue, room, stride, lengths, 8) == 0);
+			fp_release(in.queue);
+			for (uint32_t number = 0; number < 4; number++) {
+				uint32_t copied = stride < 60 || number ? stride : 60;
+
+				paint(frame, 60 + 100 * number, number);
+				CHECK(lengths[number] == 60 + 100 * number);
+				CHECK(!memcmp(room + number * stride, frame, copied));
+			}
+			for (uint32_t at = 4 * stride; at < 4 * 100; at++)
+				CHECK(room[at] == 0xee);
+		}
+		CHECK(!in.queue->counters.oversize && !in.peer.misplaced);
+		free(room);
+		unmake(&in);
+	}
+}
+
 /* A frame longer than the stride is dropped and counted, and its neighbours arrive; one that lacks buffers waits for them */
 static void oversize(void)
 {
@@ -378,8 +414,8 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } trials[] = {
-	{ "lengths", lengths }, { "wrap", wrap }, { "full", full }, { "oversize", oversize }, { "stream", stream },
-	{ "hostile", hostile },
+	{ "lengths", lengths }, { "wrap", wrap }, { "full", full }, { "oversize", oversize }, { "heads", heads },
+	{ "stream", stream }, { "hostile", hostile },
 };
 
 /* Run the trial of that name */

@@ -26,6 +26,7 @@ TRIALS = {
     "wrap": "indices wrap at 65536, rings of 2 to 32768 descriptors",
     "full": "a full ring takes what fits; impossible lengths are refused",
     "oversize": "a frame longer than the stride is dropped and counted, its neighbours arrive",
+    "heads": "of frames that are taken by their heads only these are copied, and the lengths are whole",
     "stream": "after a full burst the next one is awaited as a whole, for a moment",
     "hostile": "each lie in a used ring is named, and mended by a new attachment",
 }

@@ -24,6 +24,7 @@ from userspace_cni.fastpath import (
     FrameRefused,
     FrameStream,
     FrontEnd,
+    FrontEndOptions,
     Generator,
     UdpFlows,
 )
@@ -112,6 +113,25 @@ def test_frames_of_others_are_foreign(port: tuple[FrontEnd, Echoing]) -> None:
     while (figures := generator.collect(0.01)).foreign < 2:
         pass
     assert (figures.received, figures.latency) == (0, None)
+
+
+@pytest.mark.parametrize("stamped", [True, False])
+@pytest.mark.parametrize("mergeable", [True, False])
+def test_long_frames_are_counted_whole(place: Path, stamped: bool, mergeable: bool) -> None:
+    """Frames come back over one buffer or many, longer than `receive` takes, and their bytes are those that were sent."""
+    options = FrontEndOptions(room=20_000, receive_room=2_048 if mergeable else None, mergeable=mergeable)
+    with echoing(place / "long", options) as (front, _):
+        made = flows(sizes=(64, 9_000, 15_000), vlan=7)
+        longest = [*made.frames(), made.frames()[2] + bytes(5_000)]
+        stream = FrameStream(longest, frames_per_s=2_000, stamp_at=made.stamp_at if stamped else None)
+        generator = Generator(front.pairs[0], stream)
+        generator.run(count=40)
+        while (figures := generator.collect(0.01)).received < 40:
+            pass
+        assert (figures.foreign, figures.received_bytes) == (0, figures.sent_bytes)
+        assert figures.received_bytes == 10 * (64 + 9_000 + 15_000 + 20_000)
+        assert front.pairs[0].counters.rx_bytes == figures.received_bytes
+        assert figures.latency is None or figures.latency.count == 40
 
 
 def test_what_flows_are() -> None:

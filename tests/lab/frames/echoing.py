@@ -16,8 +16,9 @@ PATIENCE_S = 60.0
 class Echoing:
     """The other side. `arrived` is set with its first frame; `change` is applied to what it sends back."""
 
-    def __init__(self, back: BackEnd) -> None:
+    def __init__(self, back: BackEnd, longest: int) -> None:
         self.back = back
+        self._longest = longest
         self.arrived = threading.Event()
         self.change: Callable[[bytes], bytes] | None = None
 
@@ -31,7 +32,7 @@ class Echoing:
         action()
 
     def run(self) -> None:
-        pair, burst = self.back.pairs[0], Burst(256)
+        pair, burst = self.back.pairs[0], Burst(256, self._longest)
         try:
             while pair.wait():
                 count = pair.receive(burst)
@@ -46,13 +47,14 @@ class Echoing:
 
 
 @contextmanager
-def echoing(path: Path) -> Iterator[tuple[FrontEnd, Echoing]]:
+def echoing(path: Path, options: FrontEndOptions | None = None) -> Iterator[tuple[FrontEnd, Echoing]]:
     """A front-end that is connected to it."""
+    options = options or FrontEndOptions()
     with BackEndListener(path) as listener, ThreadPoolExecutor() as pool:
         accepted = pool.submit(listener.accept, PATIENCE_S)
-        with FrontEnd.connect(path, FrontEndOptions(), PATIENCE_S) as front, accepted.result() as back:
+        with FrontEnd.connect(path, options, PATIENCE_S) as front, accepted.result() as back:
             back.wait_started(PATIENCE_S)
-            echo = Echoing(back)
+            echo = Echoing(back, options.room)
             thread = threading.Thread(target=echo.run)
             thread.start()
             try:

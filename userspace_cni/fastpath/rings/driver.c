@@ -46,20 +46,24 @@
 /** struct ring_operations - What depends on the kind of ring
  * @queue:	What all queues have; the first member
  * @repeat:	See fp_driver_repeat()
+ * @heads:	See fp_driver_heads()
  * @discard:	See fp_driver_discard()
  */
 struct ring_operations {
 	struct fp_operations queue;
 	int (*repeat)(struct fp_queue *queue, uint32_t length, uint32_t count);
+	int (*heads)(struct fp_queue *queue, uint8_t *heads, uint32_t stride, uint32_t *lengths, uint32_t capacity);
 	int (*discard)(struct fp_queue *queue, uint32_t capacity, const uint8_t *mark, uint64_t *foreign);
 };
 
 static const struct ring_operations split = {
-	{ fp_split_send, fp_split_receive, fp_split_ready, fp_split_arm, fp_split_disarm }, fp_split_repeat, fp_split_discard,
+	{ fp_split_send, fp_split_receive, fp_split_ready, fp_split_arm, fp_split_disarm },
+	fp_split_repeat, fp_split_heads, fp_split_discard,
 };
 
 static const struct ring_operations packed = {
-	{ fp_packed_send, fp_packed_receive, fp_packed_ready, fp_packed_arm, fp_packed_disarm }, fp_packed_repeat, fp_packed_discard,
+	{ fp_packed_send, fp_packed_receive, fp_packed_ready, fp_packed_arm, fp_packed_disarm },
+	fp_packed_repeat, fp_packed_heads, fp_packed_discard,
 };
 
 /**
@@ -316,6 +320,21 @@ void fp_driver_fill(struct fp_queue *queue, const void *frame, uint32_t length)
 int fp_driver_repeat(struct fp_queue *queue, uint32_t length, uint32_t count)
 {
 	return ((const struct ring_operations *)queue->operations)->repeat(queue, length, count);
+}
+
+/**
+ * fp_driver_heads() - Receive a burst, and copy only the beginning of each frame out
+ * @queue:	A driver that receives, taken
+ * @heads:	The first @stride bytes of frame i are put at i * @stride
+ * @stride:	Bytes of each, 0 for none
+ * @lengths:	Set to the bytes of each whole frame
+ * @capacity:	Most frames
+ *
+ * Return: frames, or -EBADMSG
+ */
+int fp_driver_heads(struct fp_queue *queue, uint8_t *heads, uint32_t stride, uint32_t *lengths, uint32_t capacity)
+{
+	return ((const struct ring_operations *)queue->operations)->heads(queue, heads, stride, lengths, capacity);
 }
 
 /**

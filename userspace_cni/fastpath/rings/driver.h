@@ -15,11 +15,12 @@ void fp_driver_attach(struct fp_queue *queue, int packed, int in_order, int merg
 void fp_driver_rings(struct fp_queue *queue, uint64_t rings[3]);
 void fp_driver_free(struct fp_queue *queue);
 
-/* For generator.c alone, so they are not in struct fp_operations */
+/* For generator.c and stream.c alone, so they are not in struct fp_operations */
 #define FP_MARK 8	/* bytes behind the Ethernet header by which a generator knows its frames; a buffer always has room for them */
 bool fp_driver_is(const struct fp_queue *queue);
 void fp_driver_fill(struct fp_queue *queue, const void *frame, uint32_t length);
 int fp_driver_repeat(struct fp_queue *queue, uint32_t length, uint32_t count);
+int fp_driver_heads(struct fp_queue *queue, uint8_t *heads, uint32_t stride, uint32_t *lengths, uint32_t capacity);
 int fp_driver_discard(struct fp_queue *queue, uint32_t capacity, const uint8_t *mark, uint64_t *foreign);
 
 #endif /* FASTPATH_DRIVER_H */

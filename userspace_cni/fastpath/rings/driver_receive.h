@@ -55,14 +55,15 @@ static inline bool more(struct driver *driver)
 /**
  * assemble() - Copy the next frame out, and lend its buffers again
  * @driver:	Driver that receives
- * @to:		Set to the frame's bytes
+ * @to:		Set to the frame's first bytes
  * @stride:	Bytes of room in @to
+ * @longest:	Bytes of the longest frame, @stride or more
  * @skip:	Bytes of the header that the caller does not get
  * @parts:	Number of buffers that the frame lies in; all are back
  *
- * Return: length of the frame, -1 when it does not fit, -EBADMSG
+ * Return: length of the frame, -1 when it is longer than @longest, -EBADMSG
  */
-static inline int assemble(struct driver *driver, uint8_t *to, uint32_t stride, uint32_t skip, int parts)
+static inline int assemble(struct driver *driver, uint8_t *to, uint32_t stride, uint32_t longest, uint32_t skip, int parts)
 {
 	uint32_t length, done = 0;
 	bool fits = true;
@@ -76,11 +77,12 @@ static inline int assemble(struct driver *driver, uint8_t *to, uint32_t stride, 
 		if (!part && length < FP_HEADER)
 			return faulty(driver, FP_BAD_LENGTH);
 		length -= from;
-		fits = fits && length <= stride - done;
-		if (fits) {
-			copy(to + done, frame_at(driver, (uint32_t)id) - FP_HEADER + from, length);
+		fits = fits && length <= longest - done;
+		if (fits && done < stride)
+			copy(to + done, frame_at(driver, (uint32_t)id) - FP_HEADER + from,
+			     length < stride - done ? length : stride - done);
+		if (fits)
 			done += length;
-		}
 		lend(driver, (uint32_t)id);
 	}
 	return fits ? (int)done : -1;
@@ -99,11 +101,12 @@ static inline void recycle(struct driver *driver)
 /**
  * receive_frames() - Receive a burst
  * @queue, @frames, @stride, @lengths, @capacity: As in struct fp_operations
+ * @longest:	Bytes of the longest frame; if that is more than @stride, only the first @stride bytes of a frame are copied out
  *
  * Return: frames, or -EBADMSG; a fault behind the first frame is returned by the next call
  */
 static inline int receive_frames(struct fp_queue *queue, uint8_t *frames, uint32_t stride, uint32_t *lengths,
-				 uint32_t capacity)
+				 uint32_t capacity, uint32_t longest)
 {
 	struct driver *driver = driver_of(queue);
 	uint32_t skip = FP_HEADER - fp_overhead(queue), count = 0;
@@ -111,11 +114,12 @@ static inline int receive_frames(struct fp_queue *queue, uint8_t *frames, uint32
 
 	if (back <= 0)
 		return back;
-	prefetch_received(driver, (uint32_t)back < capacity ? (uint32_t)back : capacity);
+	if (stride || driver->mergeable)
+		prefetch_received(driver, (uint32_t)back < capacity ? (uint32_t)back : capacity);
 	while (count < capacity && more(driver)) {
 		if ((parts = merged(driver)) <= 0)
 			break;
-		length = assemble(driver, frames + (size_t)count * stride, stride, skip, parts);
+		length = assemble(driver, frames + (size_t)count * stride, stride, longest, skip, parts);
 		if (length >= 0)
 			lengths[count++] = (uint32_t)length;
 		else if (length == -1)

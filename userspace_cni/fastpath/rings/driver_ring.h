@@ -185,6 +185,7 @@ static inline void prefetch_to_write(const void *line)
 int fp_split_send(struct fp_queue *queue, const uint8_t *frames, uint32_t stride, const uint32_t *lengths, uint32_t count);
 int fp_split_repeat(struct fp_queue *queue, uint32_t length, uint32_t count);
 int fp_split_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity);
+int fp_split_heads(struct fp_queue *queue, uint8_t *heads, uint32_t stride, uint32_t *lengths, uint32_t capacity);
 int fp_split_discard(struct fp_queue *queue, uint32_t capacity, const uint8_t *mark, uint64_t *foreign);
 int fp_split_ready(struct fp_queue *queue);
 int fp_split_arm(struct fp_queue *queue);
@@ -193,6 +194,7 @@ void fp_split_disarm(struct fp_queue *queue);
 int fp_packed_send(struct fp_queue *queue, const uint8_t *frames, uint32_t stride, const uint32_t *lengths, uint32_t count);
 int fp_packed_repeat(struct fp_queue *queue, uint32_t length, uint32_t count);
 int fp_packed_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity);
+int fp_packed_heads(struct fp_queue *queue, uint8_t *heads, uint32_t stride, uint32_t *lengths, uint32_t capacity);
 int fp_packed_discard(struct fp_queue *queue, uint32_t capacity, const uint8_t *mark, uint64_t *foreign);
 int fp_packed_ready(struct fp_queue *queue);
 int fp_packed_arm(struct fp_queue *queue);

@@ -173,7 +173,18 @@ static inline void prefetch_received(const struct driver *driver, uint32_t count
  */
 int fp_packed_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity)
 {
-	return receive_frames(queue, frames, stride, lengths, capacity);
+	return receive_frames(queue, frames, stride, lengths, capacity, stride);
+}
+
+/**
+ * fp_packed_heads() - Receive a burst, and copy only the beginning of each frame out
+ * @queue, @heads, @stride, @lengths, @capacity: As in fp_driver_heads()
+ *
+ * Return: frames, or -EBADMSG
+ */
+int fp_packed_heads(struct fp_queue *queue, uint8_t *heads, uint32_t stride, uint32_t *lengths, uint32_t capacity)
+{
+	return receive_frames(queue, heads, stride, lengths, capacity, FP_LARGEST + fp_overhead(queue));
 }
 
 /**

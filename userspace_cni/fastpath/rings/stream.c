@@ -7,6 +7,8 @@
  * from when this one was due and not from when it was sent: so the rate is exact however late single bursts are. A stream that is
  * late catches up, by at most CATCH_UP_NS; what it was late beyond that, it gives up and counts.
  *
+ * Of a received frame only its beginning, up to the end of the stamp, is copied out of a front-end's ring; the rest is never read.
+ *
  * Frames are stamped with the time just before they are given to the queue. Received ones are looked at between two bursts, and
  * timed when they are found: a latency has in it what this thread did meanwhile. Until the next burst is due it polls if that is
  * soon, and else sleeps until frames arrive or until shortly before.
@@ -18,6 +20,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "driver.h"
 #include "stream.h"
 
 #define CATCH_UP_NS 10000000
@@ -145,6 +148,33 @@ static void note(struct fp_stream *stream, const uint8_t *frame, uint32_t length
 }
 
 /**
+ * take_heads() - Receive the beginning of each frame of a burst
+ * @rx:		A driver
+ * @stream:	Room
+ * @bytes:	Of each frame, 0 for none
+ *
+ * Return: as fp_receive()
+ */
+static int take_heads(struct fp_queue *rx, struct fp_stream *stream, uint32_t bytes)
+{
+	int count = fp_take(rx);
+	uint64_t sum = 0;
+
+	if (count <= 0)
+		return count;
+	count = atomic_load_explicit(&rx->fault, memory_order_relaxed) ? -EBADMSG :
+		fp_driver_heads(rx, stream->arrived, bytes, stream->arrived_lengths, stream->arrived_capacity);
+	for (int i = 0; i < count; i++)
+		sum += stream->arrived_lengths[i];
+	if (count > 0) {
+		fp_count(&rx->counters.frames, (uint64_t)count);
+		fp_count(&rx->counters.bytes, sum);
+	}
+	fp_release(rx);
+	return count;
+}
+
+/**
  * collect() - Receive a burst and count it
  * @rx:		Queue that receives
  * @stream:	Room, and counts
@@ -153,11 +183,19 @@ static void note(struct fp_stream *stream, const uint8_t *frame, uint32_t length
  */
 static int collect(struct fp_queue *rx, struct fp_stream *stream)
 {
-	int count = fp_receive(rx, stream->arrived, stream->arrived_stride, stream->arrived_lengths, stream->arrived_capacity);
-	int64_t time = count > 0 ? fp_now() : 0;
+	uint32_t stride = stream->stamp_at ? (stream->stamp_at + FP_STAMP_BYTES + FP_LINE - 1) / FP_LINE * FP_LINE : 0;
+	int64_t time;
+	int count;
 
+	if (fp_driver_is(rx) && stride <= stream->arrived_stride) {
+		count = take_heads(rx, stream, stride);
+	} else {
+		stride = stream->arrived_stride;
+		count = fp_receive(rx, stream->arrived, stride, stream->arrived_lengths, stream->arrived_capacity);
+	}
+	time = count > 0 ? fp_now() : 0;
 	for (int i = 0; i < count; i++)
-		note(stream, stream->arrived + (size_t)i * stream->arrived_stride, stream->arrived_lengths[i], time);
+		note(stream, stream->arrived + (size_t)i * stride, stream->arrived_lengths[i], time);
 	return count;
 }
 
