@@ -17,7 +17,7 @@ from tests.lab.node.inside import Clock, Trip, answer, raising
 from tests.lab.node.node import CONTAINER, Node
 from tests.lab.switch.proxy import Proxy
 from tests.lab.switch.switch import wait_until
-from userspace_cni.attachment import verbs
+from userspace_cni.attachment import cleanup
 from userspace_cni.base.errors import Interrupted, StepFailed, Unavailable
 from userspace_cni.base.settings import Settings
 from userspace_cni.cni.call import CniAnswer
@@ -234,7 +234,7 @@ def test_database_that_hangs(attaching: Attaching, mode: str, clock: Clock, monk
     """With ovsdb-server stopped, ADD answers 11 by the deadline; what stays unknown is recorded, and the next call removes it."""
     node = attaching.node
     assert node.switch
-    monkeypatch.setattr(verbs, "UNDO_S", 1.0)
+    monkeypatch.setattr(cleanup, "UNDO_S", 1.0)
     switch, paused = node.switch, []
 
     def watch(point: str) -> None:

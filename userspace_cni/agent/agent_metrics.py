@@ -86,6 +86,8 @@ class AgentMetrics:
         self._registrations = registry.counter("device_registrations", text, "outcome")
         self._allocations = registry.counter("device_allocations", "Containers that were given devices, by outcome", "outcome")
         self._slices = registry.counter("slice_writes", "Writes of the node's ResourceSlices, by outcome", "outcome")
+        text = "Claims of devices that the kubelet had prepared and unprepared, by outcome"
+        self._claims = registry.counter("claims", text, "verb", "outcome")
         self._events = registry.counter("events_dropped", "Notices for which no Event on the pod could be made")
         self._traces = registry.counter("traces_dropped", "Traces of calls that the collector did not take")
         self._reconnects = registry.counter("ovsdb_reconnects", "Connections to OVSDB after the first")
@@ -157,6 +159,10 @@ class AgentMetrics:
     def count_slice_write(self, outcome: str) -> None:
         """Count a write of all ResourceSlices of the node: "written" or "failed"."""
         self._slices.labels(outcome).inc()
+
+    def count_claim(self, verb: str, outcome: str) -> None:
+        """Count a claim that was prepared or unprepared: "prepare" or "unprepare"; "ok" or "failed"."""
+        self._claims.labels(verb, outcome).inc()
 
     def count_dropped_events(self, number: int) -> None:
         """Count notices that no pod was told."""
@@ -236,6 +242,7 @@ _HELP: Final[Mapping[str, str]] = {
     "route_looks": "Checks of pods' routes since the start",
     "route_round_seconds": "How long the last round over the pods' routes took",
     "route_cache_unreadable": "Files of the runtime's cache that could not be used",
+    "dra_registered": "1 while the kubelet knows the driver of devices",
     "device_bridges": "Bridges whose devices the kubelet watches",
     "slice_devices": "Devices of the node's bridges in ResourceSlices",
     "connections": "Connections to the agent's socket",

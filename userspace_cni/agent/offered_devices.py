@@ -15,6 +15,7 @@ from userspace_cni.base.supervisor import Supervisor
 if TYPE_CHECKING:
     from userspace_cni.agent.agent_metrics import AgentMetrics
     from userspace_cni.deviceplugin.plugin import DevicePlugin
+    from userspace_cni.dra.dra_service import NodeDra
     from userspace_cni.dra.node_slices import NodeSlices
     from userspace_cni.node.bridge_room import BridgeRoom
     from userspace_cni.node.devices import DeviceRoom
@@ -30,10 +31,11 @@ class OfferedDevices(Supervisor):
         self._settings = node.installation.settings
         self._plugin = self._make_plugin(metrics) if self._settings.devices_per_bridge else None
         self._slices = self._make_slices(metrics) if self._settings.dra else None
+        self._claims = self._make_claims(metrics) if self._settings.dra else None
 
     def start(self) -> None:
         """Begin to offer them. Raises Unavailable."""
-        self.begin(*(each for each in (self._plugin, self._slices) if each))
+        self.begin(*(each for each in (self._plugin, self._slices, self._claims) if each))
         self.look()
 
     def look(self) -> None:
@@ -42,6 +44,8 @@ class OfferedDevices(Supervisor):
             self._plugin.look()
         if self._slices:
             self._slices.look()
+        if self._claims:
+            self._claims.look()
 
     @cached_property
     def room(self) -> BridgeRoom | None:
@@ -50,10 +54,12 @@ class OfferedDevices(Supervisor):
         if not settings.dra:
             return None
         from userspace_cni.node.bridge_room import BridgeRoom
+        from userspace_cni.node.claim_devices import list_claimed
         from userspace_cni.node.devices import list_given
 
         size = max(settings.ports_per_bridge, settings.devices_per_bridge)
-        return BridgeRoom(size, tuple, partial(list_given, self._node.installation) if settings.devices_per_bridge else None)
+        claimed = partial(list_claimed, self._node.store.journal)
+        return BridgeRoom(size, claimed, partial(list_given, self._node.installation) if settings.devices_per_bridge else None)
 
     @cached_property
     def devices(self) -> DeviceRoom:
@@ -70,6 +76,16 @@ class OfferedDevices(Supervisor):
         plugin = DevicePlugin(self.devices, self._settings.devices_per_bridge, directory, counting)
         metrics.add_gauge("device_bridges", lambda: plugin.registered)
         return plugin
+
+    def _make_claims(self, metrics: AgentMetrics) -> NodeDra | None:
+        """What serves claims; None where there is no room of bridges."""
+        from userspace_cni.dra.dra_service import NodeDra
+
+        if self.room is None:
+            return None
+        dra = NodeDra(self._node, self.room, self._slices.health if self._slices else None, metrics.count_claim)
+        metrics.add_gauge("dra_registered", lambda: dra.registered)
+        return dra
 
     def _make_slices(self, metrics: AgentMetrics) -> NodeSlices | None:
         """What keeps the node's ResourceSlices; None without an account of the API server."""

@@ -17,7 +17,7 @@ from userspace_cni.agent.due_looks import DueLooks
 from userspace_cni.agent.switch_life import SwitchLife
 from userspace_cni.attachment.node import Lifeline, Node, Ports
 from userspace_cni.attachment.reconcile import Reconciliation
-from userspace_cni.attachment.steps import PortRef, is_host_end, owner_kind
+from userspace_cni.attachment.steps import PortRef, is_attached, is_host_end
 from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
@@ -126,7 +126,7 @@ class Watchdog(Loop):
     def on_change(self, bridge: str, marks: Mapping[str, str]) -> None:
         """Note that the bridge of that name came, went or is another, or that rows with these marks have changed. Never waits."""
         things: list[_Thing] = [("bridge", bridge)] if bridge else []
-        if owner_kind(marks) == "pod" and "container-id" in marks:  # a bridge's has none
+        if is_attached(marks) and "container-id" in marks:  # a bridge's has none
             things.append(("attachment", marks.get("container-id", ""), marks.get("ifname", "")))
         self._touch(*things)
 

@@ -66,6 +66,6 @@ def amend(record: Record, store: AttachmentStore, driver: DriverOf, pods: Pods) 
 
 def _wanted(record: Record, pods: Pods) -> tuple[Step, ...] | None:
     """The steps that the attachment is to have; None where they are those it has, or what its pod says is not known."""
-    noted = pods.read_changeable_options(record) if record.pod_name else None
+    noted = pods.read_changeable_options(record) if record.pod_name and record.owner == "pod" else None
     steps = steps_now(record, noted) if noted else record.steps
     return None if steps == record.steps else steps

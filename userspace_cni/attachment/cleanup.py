@@ -21,6 +21,7 @@ from userspace_cni.cni.mirror_chain import is_chained
 from userspace_cni.cni.request import Called, Request, read_environment, read_network, subject_of
 
 if TYPE_CHECKING:
+    from userspace_cni.attachment.apply import Turn
     from userspace_cni.attachment.attachment_store import AttachmentStore
     from userspace_cni.attachment.node import Addresses, DriverOf, Sandboxes, Switch
     from userspace_cni.attachment.spool import Entry
@@ -32,14 +33,20 @@ GIVE_UP_S: Final = 10.0
 FINISH_ONE_S: Final = 6.0
 """The same in a process that lives for one verb: it has all of that to start, beside others on a busy node. Only what hangs needs
 so long."""
+UNDO_S: Final = 10.0
+"""What the undoing of an ADD that failed has at least: the ADD may have failed because its time was over. All other undoing has
+what is left of its verb's time: a caller that is answered sooner calls again, and waits no less."""
 
 Report = Callable[[str], None]
 """Receives the name of each action that was taken, for counting."""
 
 
 def is_unfinished(record: Record, boot_id: str) -> bool:
-    """Whether this attachment will never be used again: its ADD was not answered, its DEL has begun, or the node rebooted."""
-    return record.state != "ready" or record.boot_id != boot_id
+    """Whether this attachment will never be used again: its ADD was not answered, its DEL has begun, or the node rebooted.
+
+    The kubelet may remember over a reboot that a claim is prepared, and not ask again: its devices are made anew instead.
+    """
+    return record.state != "ready" or (record.boot_id != boot_id and record.owner != "claim")
 
 
 def is_newer(record: Record, called: Called, store: AttachmentStore) -> bool:
@@ -50,6 +57,21 @@ def is_newer(record: Record, called: Called, store: AttachmentStore) -> bool:
     if record.boot_id != store.boot_id() or record.boottime_ns > store.boottime_ns():
         return False
     return called.boot_id != store.boot_id() or record.boottime_ns > called.boottime_ns
+
+
+def roll_back(record: Record, turn: Turn, cause: BaseException, deadline: Deadline) -> None:
+    """Undo a failed ADD, or a device of a claim, as DEL does. Steps that cannot be undone now stay recorded; the cause remains
+    the answer."""
+    left = ""
+    try:
+        failures = turn.remove(record, deadline if deadline.remaining() > UNDO_S else Deadline.after(UNDO_S))
+        if failures:
+            steps = ", ".join(f"{failure.step.kind} ({failure.error.message})" for failure in failures)
+            left = f"not undone yet, and recorded for later: {steps}"
+    except UserspaceError as error:
+        left = f"what is left of it could not be recorded: {error.message}"
+    if left and isinstance(cause, UserspaceError):
+        cause.details = f"{cause.details}; {left}".lstrip("; ")
 
 
 def remove_rivals(

@@ -40,7 +40,8 @@ from userspace_cni.base.stages import stage
 _ATTACHMENTS: Final = "attachments"
 _OF_NODE: Final = "node"
 """The node's own attachments: what finishes, sweeps or lists those of containers never sees them."""
-_COLLECTIONS: Final[Mapping[OwnerKind, str]] = {"pod": _ATTACHMENTS, "node": _OF_NODE, "run": "runs"}
+_COLLECTIONS: Final[Mapping[OwnerKind, str]] = {"pod": _ATTACHMENTS, "claim": _ATTACHMENTS, "node": _OF_NODE, "run": "runs"}
+_ALL: Final = frozenset(_COLLECTIONS.values())
 _ADOPTED: Final = "places"
 """In the state directory: what another program made in a place and left to its holders."""
 _STATES: Final = "states"
@@ -146,7 +147,7 @@ class Journal:
         return record and self._in_state(record, state)
 
     def records(self) -> list[Record]:
-        """All records of containers' attachments that can be read."""
+        """All records of containers' attachments, and of claims' devices, that can be read."""
         return self._records(_ATTACHMENTS)
 
     def node_records(self) -> list[Record]:
@@ -240,7 +241,7 @@ class Journal:
         self.unflushed = False
         try:
             with _translated("flushing the records"):
-                for collection in _COLLECTIONS.values():
+                for collection in _ALL:
                     self._store.flush(collection)
         except BaseException:
             self.unflushed = True
@@ -348,7 +349,7 @@ class Journal:
         """Remove half-written files of dead writers, and states without a record."""
         self.places()  # listing a collection removes its half-written files
         with _translated("sweeping the states"):
-            recorded = {key for collection in _COLLECTIONS.values() for key, _ in self._store.each(collection)}
+            recorded = {key for collection in _ALL for key, _ in self._store.each(collection)}
             stray = [key for key, _ in self._live.each(_STATES) if key not in recorded]
         for key in stray:
             lock = self.try_turn_lock(key)

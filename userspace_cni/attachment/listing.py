@@ -220,12 +220,15 @@ def describe_all(
 def name_of(record: Record) -> str:
     """How people call it: NAMESPACE/POD/ifname, or by the first 12 characters of its container's ID when no pod is known.
 
-    What the node itself has goes by its spec, what a command makes by its process.
+    A device of a claim goes by the claim's name in the pod's place, what the node itself has by its spec, what a command makes by
+    its process.
     """
     if record.owner == "node":
         return record.subject["spec"]
     if record.run:
         return f"{record.subject['process']}/{record.run.number}"
+    if record.owner == "claim":
+        return f"{record.pod_namespace}/{record.network}/{record.ifname}"
     owner = [record.pod_namespace, record.pod_name] if record.pod_name else [record.container_id[:12]]
     return "/".join([*filter(None, owner), record.ifname])
 

@@ -88,7 +88,8 @@ def findings(node: Node) -> Iterator[Deviation]:
     for record in records:
         if is_unfinished(record, boot_id):
             continue
-        if sandbox_is_gone({"boot-id": record.boot_id, "netns": record.netns, "pod-uid": record.pod_uid}, node):
+        marks = {"boot-id": record.boot_id, "netns": record.netns, "pod-uid": record.pod_uid}
+        if record.owner == "pod" and sandbox_is_gone(marks, node):
             yield Deviation("sandbox-gone", record)
         elif record.netns and node.sandboxes.is_gone(record.netns):
             if _interface(record) in living():  # in another sandbox, and a pod has one at a time

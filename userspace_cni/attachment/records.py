@@ -13,7 +13,7 @@ from reprlib import repr as repr_short
 from typing import Any, Final, Literal
 
 from userspace_cni.attachment.run_ids import RunId
-from userspace_cni.attachment.steps import STEP_TYPES, OwnerKind, Parts, PortRef, Step
+from userspace_cni.attachment.steps import CLAIM, STEP_TYPES, OwnerKind, Parts, PortRef, Step
 from userspace_cni.attachment.stored_form import Codec, MalformedRecord, StoredForm, form_of
 from userspace_cni.base.notices import Recipient
 
@@ -26,6 +26,7 @@ _NODE: Final = "+"
 """What the container ID of a node attachment begins with, as no container's can."""
 _RUN: Final = "="
 """The same of a run's record; the run's name follows."""
+_BY_FIRST: Final[Mapping[str, OwnerKind]] = {_NODE: "node", _RUN: "run", CLAIM: "claim"}
 _COMPLETE: Final = "complete"
 
 
@@ -36,7 +37,9 @@ class Record(Parts):
     `made`: keys of the shared things of its steps (Resource.key) that we made, for this attachment or another. A node
     attachment has no container: `container_id` is "+" and the kind of its spec, `ifname` the spec's name, `network` the source
     of the spec (see `specs`), and `result`, during a change, the last complete state (see `complete`). A run of a command has
-    no container either: `container_id` is "=" and the name of the run, `network` and `ifname` its purpose (see `runs`).
+    no container either: `container_id` is "=" and the name of the run, `network` and `ifname` its purpose (see `runs`). A device
+    of a claim, which comes before its pod's container, has "_" and the claim's UID there, as `network` the claim's name, and as
+    `result` what was asked for (see `claims`).
     """
 
     state: State
@@ -68,6 +71,11 @@ class Record(Parts):
         return RunId.parse(self.container_id.removeprefix(_RUN)) if self.owner == "run" else None
 
     @property
+    def claim_uid(self) -> str:
+        """The UID of the claim of which it is a device; "" for every other owner."""
+        return self.container_id.removeprefix(CLAIM) if self.owner == "claim" else ""
+
+    @property
     def subject(self) -> dict[str, str]:
         """The keys of a log line by which it names the attachment."""
         if self.run:
@@ -75,6 +83,8 @@ class Record(Parts):
         if self.owner == "node":
             return {"spec": f"{self.container_id.removeprefix(_NODE)} {self.ifname}"}
         pod = f"{self.pod_namespace}/{self.pod_name}" if self.pod_name else ""
+        if self.owner == "claim":
+            return {"claim": f"{self.pod_namespace}/{self.network}", "pod": pod, "uid": self.claim_uid, "interface": self.ifname}
         return {"pod": pod, "network": self.network, "container": self.container_id, "interface": self.ifname}
 
     @property
@@ -115,8 +125,13 @@ def run_container(run: RunId) -> str:
     return f"{_RUN}{run.name}"
 
 
+def claim_container(uid: str) -> str:
+    """What stands for the container ID in the records of a claim's devices: no pod's container exists yet."""
+    return f"{CLAIM}{uid}"
+
+
 def owner_of(key: str) -> OwnerKind:
-    return "node" if key.startswith(_NODE) else "run" if key.startswith(_RUN) else "pod"
+    return _BY_FIRST.get(key[:1], "pod")
 
 
 def encode_complete(steps: tuple[Step, ...] | None) -> dict[str, Any] | None:

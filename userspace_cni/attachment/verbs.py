@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.apply import Failure, Turn, await_turn, try_turn
 from userspace_cni.attachment.records import Record, record_key
-from userspace_cni.attachment.steps import Lease
+from userspace_cni.attachment.steps import Lease, owner_kind
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import (
     AlreadyAttached,
@@ -57,9 +57,6 @@ if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
 
 STATUS_S: Final = 2.0
-UNDO_S: Final = 10.0
-"""What the undoing of an ADD that failed has at least: the ADD may have failed because its time was over. All other undoing has
-what is left of its verb's time: a caller that is answered sooner calls again, and waits no less."""
 FINISH_S: Final = 0.2
 
 
@@ -172,7 +169,7 @@ def _attach(adding: _Adding, node: Node) -> bytes:
             result = build(request.network.version, attachment.interfaces, addresses, options.dns, adding.previous)
             journal.advance(record.to("ready", result=result))
         except BaseException as error:
-            _roll_back(record, turn, error, deadline)
+            cleanup.roll_back(record, turn, error, deadline)
             raise
     _finish(node)
     return encode(first_form(result) if request.network.version in VERSIONS else result)
@@ -232,20 +229,6 @@ def _require_asked_ips(addresses: ResultAddresses, options: Options, request: Re
             f"key 'runtimeConfig.ips' asks for {', '.join(refused)}, the IPAM plugin '{request.network.ipam}' gave others",
             f"it gave {', '.join(sorted(ip['address'] for ip in addresses.ips))}",
         )
-
-
-def _roll_back(record: Record, turn: Turn, cause: BaseException, deadline: Deadline) -> None:
-    """Undo a failed ADD as DEL does. Steps that cannot be undone now stay recorded; the cause remains the answer."""
-    left = ""
-    try:
-        failures = turn.remove(record, deadline if deadline.remaining() > UNDO_S else Deadline.after(UNDO_S))
-        if failures:
-            steps = ", ".join(f"{failure.step.kind} ({failure.error.message})" for failure in failures)
-            left = f"not undone yet, and recorded for later: {steps}"
-    except UserspaceError as error:
-        left = f"what is left of it could not be recorded: {error.message}"
-    if left and isinstance(cause, UserspaceError):
-        cause.details = f"{cause.details}; {left}".lstrip("; ")
 
 
 def _delete(request: Request, node: Node, called: Called) -> bytes:
@@ -361,7 +344,8 @@ def _gc(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG001
 def _collect_records(network: Network, valid: frozenset[tuple[str, str]], node: Node, deadline: Deadline) -> list[UserspaceError]:
     errors: list[UserspaceError] = []
     for record in node.store.journal.records():
-        if record.network == network.name and (record.container_id, record.ifname) not in valid:
+        of_network = record.owner == "pod" and record.network == network.name
+        if of_network and (record.container_id, record.ifname) not in valid:
             with about(record.subject):
                 errors += _collect(record, node, deadline)
     return errors
@@ -373,7 +357,7 @@ def _collect_rows(network: Network, valid: frozenset[tuple[str, str]], node: Nod
     identity = node.store.journal.identity()
     for port in node.switch.list_marked(network.name, deadline):
         container_id, ifname = port.marks.get("container-id", ""), port.marks.get("ifname", "")
-        if (container_id, ifname) in valid or node.store.journal.read(container_id, ifname):
+        if owner_kind(port.marks) != "pod" or (container_id, ifname) in valid or node.store.journal.read(container_id, ifname):
             continue
         if port.marks.get("store") != identity:
             say(

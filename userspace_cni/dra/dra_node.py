@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from userspace_cni.base.errors import UserspaceError
-    from userspace_cni.node.devices import OfferedBridge
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,6 @@ class Prepared:
 
 class DraNode(Protocol):
     """What the node does for the driver. Calls for different claims may come at the same time, on different threads."""
-
-    def bridges(self) -> tuple[OfferedBridge, ...] | None:
-        """The bridges of which devices are offered; None while they are not known. Waits for nothing."""
-        ...
 
     def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, Prepared]:
         """Make the ports of these claims, unless they are there, and what their containers need; by UID, each of them. A claim

@@ -73,6 +73,8 @@ MULTI_NETWORK_POLICIES: Final = ApiResource("k8s.cni.cncf.io", "v1beta1", "multi
 """Policies for Multus' networks. Clusters without their definition have none."""
 RESOURCE_SLICES: Final = ApiResource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice")
 """What nodes offer by drivers of devices (DRA). Servers before Kubernetes 1.34 have none such in this version."""
+RESOURCE_CLAIMS: Final = ApiResource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
+"""What pods ask for by drivers of devices (DRA): `RESOURCE_CLAIMS.within(namespace)`."""
 REPLICA_SETS: Final = ApiResource("apps", "v1", "replicasets", "ReplicaSet")
 JOBS: Final = ApiResource("batch", "v1", "jobs", "Job")
 APISERVER: Final = ApiResource("", "v1", "endpoints", "Endpoints", "default")

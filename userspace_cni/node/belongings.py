@@ -23,6 +23,7 @@ from userspace_cni.base.errors import DirectoryRefused
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.whereabouts import CONFIG_FILE
+from userspace_cni.host.files.device_directories import DOMAIN
 from userspace_cni.host.files.mounts import detach_all, mount_points
 from userspace_cni.host.files.whole_files import temporary
 
@@ -32,6 +33,7 @@ _OF_SHORT: Final = re.compile(r"[0-9a-f]{16}|[0-9a-f-]{32,36}|probe-.+")
 """Mounts are named by a digest or the pod's UID; `node.probes` names the others."""
 _OF_DEVICES: Final = re.compile(r".+-[0-9]{1,6}")
 _OF_RUN: Final = {
+    "claims": re.compile(r"\.?.+-[0-9]{1,6}(\.json)?(\.tmp)?"),
     "devices": _OF_DEVICES,
     "live": re.compile(r"[0-9a-f]{32}"),
     "locks": re.compile("bytes"),
@@ -59,6 +61,13 @@ _OF_SOCKET: Final = ("", ".lock", ".new")
 _DEVICES: Final = "device-plugins"
 _DEVICE_SOCKET: Final = re.compile(r"userspace-cni-.*\.sock")
 """In that directory of the kubelet's: an agent that was killed leaves them."""
+_OF_CDI: Final = re.compile(rf"\.?{re.escape(DOMAIN)}-claim_.+\.json(\.tmp)?")
+"""In the runtimes' directory of CDI files: those of claims."""
+_REGISTRY: Final = "plugins_registry"
+_REGISTERED: Final = re.compile(rf"{re.escape(DOMAIN)}-.+-reg\.sock")
+_DRIVER: Final = f"plugins/{DOMAIN}"
+_DRIVER_SOCKET: Final = re.compile(r"dra-.+\.sock")
+"""In those directories of the kubelet's: an agent with the setting `dra` that was killed leaves them."""
 _OF_FORMER: Final = re.compile(r"local-.*\.json")
 _PROFILES: Final = "userspace-cni"
 """In a directory of seccomp profiles: ours."""
@@ -107,26 +116,29 @@ def remove(settings: Settings, root: HostRoot, seccomp_dirs: Iterable[str]) -> t
     """
     failed: list[str] = []
     run, state, short = map(root.path, (settings.run_dir, settings.state_dir, settings.short_dir))
-    for directory, names in ((short, _OF_SHORT), (f"{run}/devices", _OF_DEVICES)):
+    for directory, names in ((short, _OF_SHORT), (f"{run}/devices", _OF_DEVICES), (f"{run}/claims", _OF_DEVICES)):
         failed += _unmount(directory, names)
     files = [root.path(settings.agent_socket) + end for end in _OF_SOCKET]
     files += [f"{run}/{name}" for name in COMMANDED]
-    devices = f"{root.path(settings.kubelet_dir)}/{_DEVICES}"
-    try:
-        files += [f"{devices}/{name}" for name in names_in(devices, _DEVICE_SOCKET)]
-    except OSError as error:
-        failed.append(f"{devices}: {error.strerror}")
-    try:
-        files += [f"{state}/{name}" for name in names_in(state, _OF_COPY)]
-    except OSError as error:
-        failed.append(f"{state}: {error.strerror}")
+    kubelet = root.path(settings.kubelet_dir)
+    for directory, names in (
+        (f"{kubelet}/{_DEVICES}", _DEVICE_SOCKET),
+        (f"{kubelet}/{_REGISTRY}", _REGISTERED),
+        (f"{kubelet}/{_DRIVER}", _DRIVER_SOCKET),
+        (root.path(settings.cdi_dir), _OF_CDI),
+        (state, _OF_COPY),
+    ):
+        try:
+            files += [f"{directory}/{name}" for name in names_in(directory, names)]
+        except OSError as error:
+            failed.append(f"{directory}: {error.strerror}")
     for path in files:
         failed += _delete_file(path)
     ours = {f"{above}/{name}": names for above, each in ((run, _OF_RUN), (state, _OF_STATE)) for name, names in each.items()}
     ours |= {f"{root.path(directory)}/{_PROFILES}": _OF_SECCOMP for directory in seccomp_dirs}
     for directory, names in ours.items():
         failed += _clear(directory, names, root)
-    others = _remove_empty((*ours, short, run))
+    others = _remove_empty((*ours, f"{kubelet}/{_DRIVER}", short, run))
     for name in _LAST_OF_STATE:
         failed += _delete_file(f"{state}/{name}")
     # the kubelet made the directory of the node's settings, when there was none

@@ -13,6 +13,8 @@ from userspace_cni.attachment.steps import (
     AddressMove,
     Announcement,
     BorrowedName,
+    ClaimDirectory,
+    ClaimFile,
     ConfigFile,
     DeviceInfo,
     Directory,
@@ -121,6 +123,18 @@ def _config_file(given: Drivers) -> Driver[Any]:
     from userspace_cni.host.files.whole_files import ConfigFileDriver
 
     return ConfigFileDriver(given.installation.root)
+
+
+def _claim_directory(given: Drivers) -> Driver[Any]:
+    from userspace_cni.host.files.device_directories import ClaimDirectoryDriver
+
+    return ClaimDirectoryDriver(given.installation.root)
+
+
+def _claim_file(given: Drivers) -> Driver[Any]:
+    from userspace_cni.host.files.claim_files import ClaimFileDriver
+
+    return ClaimFileDriver(given.installation.root)
 
 
 def _pod_note(given: Drivers) -> Driver[Any]:
@@ -261,6 +275,8 @@ def _address_move(given: Drivers) -> Driver[Any]:
 MAKERS: Final[Mapping[type[Step], Callable[[Drivers], Driver[Any]]]] = {
     Lease: lambda given: given.addresses.leases,
     Directory: _directory,
+    ClaimDirectory: _claim_directory,
+    ClaimFile: _claim_file,
     SocketFile: _socket_file,
     PodMount: _pod_mount,
     Guard: _guard,

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from userspace_cni.attachment.steps import OWNER, owner_kind
+from userspace_cni.attachment.steps import OWNER, is_attached
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.base.switch_bridges import FrameCounts
@@ -124,7 +124,7 @@ def _ask_database(client: SwitchClient, deadline: Deadline) -> list[Counters]:
         return command.rows
 
     found = read(client.use(select, frozenset(), "reading counters", deadline))
-    return [each for each in found if owner_kind(each.marks) == "pod"]
+    return [each for each in found if is_attached(each.marks)]
 
 
 def read_statistics(client: SwitchClient, ports: Collection[str], deadline: Deadline) -> Mapping[str, Mapping[str, int]]:

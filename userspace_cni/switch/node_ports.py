@@ -92,7 +92,7 @@ def _found(bridge: str, names: Iterable[str], session: SwitchSession) -> Iterato
             continue
         marks = value_of(port, "external_ids")
         # of our own ports the MTU is asked for by who has made them, and by the next port
-        keeps = value_of(interface, "mtu_request") or owner_kind(marks) in ("pod", "node") or interface is unheld
+        keeps = value_of(interface, "mtu_request") or owner_kind(marks) in ("pod", "claim", "node") or interface is unheld
         yield NodePort(
             name,
             _one(value_of(interface, "mac_in_use"), ""),

@@ -80,7 +80,7 @@ def _is_pods(port: Any) -> bool:
     from userspace_cni.attachment.steps import owner_kind
     from userspace_cni.ovsdb.column_values import value_of
 
-    return owner_kind(value_of(port, "external_ids")) in ("pod", "run")
+    return owner_kind(value_of(port, "external_ids")) in ("pod", "claim", "run")
 
 
 def _first(values: Any, default: Any) -> Any:

@@ -1,5 +1,6 @@
 """The step types. To add one: a type here, a driver, and a row in `node.drivers`."""
 
+from userspace_cni.attachment.steps.claim_steps import ClaimDirectory, ClaimFile
 from userspace_cni.attachment.steps.directories import Directory, PodMount
 from userspace_cni.attachment.steps.documents import ConfigFile, DeviceInfo, PodNote
 from userspace_cni.attachment.steps.driver import Driver, Rest, SharedReads, StillTaken
@@ -21,10 +22,12 @@ from userspace_cni.attachment.steps.node_network import (
     UplinkPort,
 )
 from userspace_cni.attachment.steps.owners import (
+    CLAIM,
     MARK_SCHEMA,
     OWNER,
     OWNER_KIND,
     OwnerKind,
+    is_attached,
     node_marks,
     owner_kind,
     owner_marks,
@@ -52,6 +55,7 @@ from userspace_cni.attachment.steps.step import STEP_TYPES, SharedResource, Step
 from userspace_cni.attachment.steps.vhost_socket import PlacedSocket, Socket, SocketFile
 
 __all__ = [
+    "CLAIM",
     "EVERYTHING",
     "MARK_SCHEMA",
     "NO_TERMS",
@@ -61,6 +65,8 @@ __all__ = [
     "AddressMove",
     "Announcement",
     "BorrowedName",
+    "ClaimDirectory",
+    "ClaimFile",
     "ConfigFile",
     "DeviceInfo",
     "Directory",
@@ -113,6 +119,7 @@ __all__ = [
     "VhostUserServer",
     "host_alias",
     "host_end",
+    "is_attached",
     "is_host_end",
     "next_hops",
     "node_marks",

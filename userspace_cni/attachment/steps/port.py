@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Literal
 
 from userspace_cni.attachment.steps.step import Step
@@ -208,6 +208,10 @@ class OvsPort(Step):
     shows: str = ""
     terms: PortTerms = NO_TERMS
     logical: LogicalPort | None = None
+
+    def in_boot(self, boot_id: str) -> OvsPort:
+        """The port with the mark of that boot."""
+        return replace(self, marks={**self.marks, "boot-id": boot_id})
 
     @property
     def thing(self) -> str:

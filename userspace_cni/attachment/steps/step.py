@@ -94,6 +94,10 @@ class Step:
         """What it says of the attachment in the API: of `interface`, `bridge`, `mtu` and `vlans`. Of several, the first tells."""
         return {}
 
+    def in_boot(self, boot_id: str) -> Step:  # noqa: ARG002 - most say nothing of a boot
+        """The step as it is made anew in that boot."""
+        return self
+
     @property
     def summary(self) -> str:
         """One line about it, for people."""

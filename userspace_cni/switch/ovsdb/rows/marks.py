@@ -13,6 +13,7 @@ from userspace_cni.attachment.steps import (
     NodeBridge,
     OvsPort,
     UplinkPort,
+    is_attached,
     owner_kind,
 )
 from userspace_cni.base.errors import NameTaken
@@ -69,8 +70,8 @@ def select_marks(external_ids: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_ours(marks: Mapping[str, str]) -> bool:
-    """Whether the row was made for a pod, by this or another installation."""
-    return owner_kind(marks) == "pod"
+    """Whether the row was made for a pod, by a network or a claim, by this or another installation."""
+    return is_attached(marks)
 
 
 def find_maker(marks: Mapping[str, str]) -> BridgeMaker:

@@ -1,0 +1,150 @@
+"""Looks after the devices of claims between the kubelet's calls: makes those of another boot anew, removes those of claims that
+are gone, and tells of claims that get a second consumer.
+
+The kubelet unprepares what it remembers. A claim that it has forgotten (its checkpoint was lost, or the claim was deleted by
+force while the agent was away) is gone when two complete lists of the API server, some time apart, lack it or its UID, or have it
+without a device of ours. While the server does not answer nothing is concluded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from userspace_cni.attachment import claims
+from userspace_cni.attachment.cleanup import is_unfinished
+from userspace_cni.attachment.steps import CLAIM, owner_kind
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.log import bind, say
+from userspace_cni.base.loops import Loop
+from userspace_cni.dra.claim_objects import SeenClaim, read_claim
+from userspace_cni.dra.device_names import DRIVER
+from userspace_cni.kube.resources import RESOURCE_CLAIMS
+
+if TYPE_CHECKING:
+    from userspace_cni.attachment.records import Record
+    from userspace_cni.kube.object_requests import Objects
+    from userspace_cni.node.claim_devices import ClaimDevices
+    from userspace_cni.node.local_node import LocalNode
+
+STOP_S: Final = 1.0
+
+
+@dataclass(frozen=True)
+class KeepingPauses:
+    """Seconds: each claim is read again after `look_s`; one that seems to be gone after `proof_s`, and not before."""
+
+    look_s: float = 300.0
+    proof_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class _WatchedClaim:
+    """A claim of which the node has something: where its object is, and when it is looked for next, on the monotonic clock."""
+
+    namespace: str
+    name: str
+    due: float = 0.0
+    missed: float = 0.0
+    """When it was missed first; 0 while it is there."""
+
+
+class ClaimKeeper(Loop):
+    """The thread. `objects`: None without an account of the API server. `seen` is called with each claim that is there as it is
+    now, and with the records of its devices; it may write the claim's status."""
+
+    failing = "claims could not be looked at; they stay as they are: "
+    end_s = STOP_S
+
+    def __init__(
+        self,
+        node: LocalNode,
+        devices: ClaimDevices,
+        objects: Objects | None,
+        seen: Callable[[SeenClaim, Sequence[Record]], None],
+        pauses: KeepingPauses | None = None,
+    ) -> None:
+        super().__init__("claims", "looks after claims of devices")
+        self._node = node
+        self._devices = devices
+        self._objects = objects
+        self._seen = seen
+        self._pauses = pauses or KeepingPauses()
+        self._known: dict[str, _WatchedClaim] = {}
+        self._urgent: set[str] = set()
+
+    def note(self, uid: str) -> None:
+        """Have this claim looked at soon. Never waits."""
+        with self._wake:
+            self._urgent.add(uid)
+            self.ask()
+
+    def renew(self) -> None:
+        """Make the devices of another boot anew. Raises UserspaceError for those that could not be read."""
+        boot_id = self._node.store.boot_id()
+        for record in self._records():
+            if record.boot_id != boot_id and not is_unfinished(record, boot_id):
+                try:
+                    claims.make_anew(record, self._node)
+                except UserspaceError as error:
+                    say("warning", "a device of a claim could not be made anew now", error=error, claim=record.subject["claim"])
+
+    # -- the thread -------------------------------------------------------------------------------------------------------
+
+    def _round(self) -> float | None:
+        self.renew()
+        if self._objects is None:
+            return None
+        with self._wake:
+            urgent, self._urgent = self._urgent, set()
+        by_uid = self._find()
+        now = time.monotonic()
+        self._known = {uid: self._known.get(uid, _WatchedClaim(*place)) for uid, place in by_uid.items()}
+        for uid, known in list(self._known.items()):
+            if uid in urgent or known.due <= now:
+                self._known[uid] = self._look(uid, known, self._objects)
+        waits = [each.due - time.monotonic() for each in self._known.values()]
+        return max(0.1, min(waits, default=self._pauses.look_s))
+
+    def _find(self) -> dict[str, tuple[str, str]]:
+        """The claims of which records or ports of ours tell, by UID: namespace and name."""
+        found = {each.claim_uid: (each.pod_namespace, each.network) for each in self._records()}
+        identity = self._node.store.journal.identity()
+        try:
+            marks = list(self._node.switch.list_owned(Deadline.after(5.0)).values())
+        except UserspaceError:
+            marks = []
+        for each in marks:
+            if owner_kind(each) == "claim" and each.get("store") == identity:
+                uid = each.get("container-id", "").removeprefix(CLAIM)
+                found.setdefault(uid, (each.get("pod-namespace", ""), each.get("network", "")))
+        return found
+
+    def _look(self, uid: str, known: _WatchedClaim, objects: Objects) -> _WatchedClaim:
+        """Read one claim, and do what follows from that."""
+        now = time.monotonic()
+        with bind(self._node.service.log_level, claim=f"{known.namespace}/{known.name}"):
+            try:
+                found = objects.list(RESOURCE_CLAIMS.within(known.namespace), fields=f"metadata.name={known.name}")
+                claim = next((read_claim(each, DRIVER) for each in found), None)
+                if claim is None or claim.uid != uid or not claim.devices:
+                    if known.missed and now - known.missed >= self._pauses.proof_s:
+                        self._remove(uid)
+                        return _WatchedClaim(known.namespace, known.name, now + self._pauses.look_s)
+                    return _WatchedClaim(known.namespace, known.name, now + self._pauses.proof_s, known.missed or now)
+                self._seen(claim, [each for each in self._records() if each.claim_uid == uid])
+            except UserspaceError as error:
+                say("warning", "a claim could not be looked at; it stays as it is", error=error)
+        return _WatchedClaim(known.namespace, known.name, now + self._pauses.look_s)
+
+    def _remove(self, uid: str) -> None:
+        """Undo what there is of a claim that is gone. Raises UserspaceError."""
+        say("info", "removing what a claim left that is gone", uid=uid)
+        deadline = Deadline.after(self._node.service.deadline_s)
+        claims.unprepare(uid, self._node, lambda known: self._devices.find_left(uid, known, deadline), deadline)
+
+    def _records(self) -> list[Record]:
+        return [each for each in self._node.store.journal.records() if each.owner == "claim"]

@@ -1,0 +1,187 @@
+"""The devices of claims as this node has them: what one consists of, and what is left of claims that nothing records.
+
+A device is planned as the interface of an ADD whose network is the claim's parameters, for a pod of the claim's namespace: the
+same reader, rules and plan. What a pod's annotations say is not asked: the claim is there before its pod is known.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from userspace_cni.attachment.claim_plan import (
+    ClaimPlaces,
+    ClaimRequest,
+    DeviceOfRequest,
+    LeftDevice,
+    device_part,
+    mapped_directory,
+    with_files,
+)
+from userspace_cni.attachment.claims import ClaimOwner, interface_name
+from userspace_cni.attachment.facts import SocketPlace
+from userspace_cni.attachment.records import claim_container
+from userspace_cni.base.errors import Unavailable, UnsupportedField
+from userspace_cni.base.log import say
+from userspace_cni.cni.request import Environment, Request, read_network
+from userspace_cni.cni.result import EMPTY, LATEST
+from userspace_cni.host.files.device_directories import DOMAIN
+from userspace_cni.node.bridge_room import ClaimedPort
+from userspace_cni.node.gathering import FactSources, LocalGathering
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from userspace_cni.attachment.facts import Facts, Pod
+    from userspace_cni.attachment.journal import Journal
+    from userspace_cni.attachment.planned import Attachment
+    from userspace_cni.attachment.steps import PortRef, Step
+    from userspace_cni.base.deadline import Deadline
+    from userspace_cni.node.local_node import LocalNode
+
+CLAIMS: Final = "claims"
+"""In the run directory: the directories and files of claims' devices."""
+
+
+@dataclass(frozen=True)
+class RequestedDevice:
+    """A device that was allocated for a request. `network`: its parameters, as keys of a network, with the bridge."""
+
+    pool: str
+    device: str
+    number: int
+    network: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _ClaimGathering(LocalGathering):
+    """What a device of a claim asks of the node."""
+
+    place: SocketPlace
+
+    def facts(self, netns_inode: int) -> Facts:
+        """As of an ADD. Raises also Unavailable for a bridge that is not there: a claim makes none."""
+        bridge = self.options.bridge
+        facts = super().facts(netns_inode)
+        if not self.node.switch.ports.has_bridge(bridge):
+            raise Unavailable(f"bridge {bridge} is not there", "the claim's device is of that bridge: ovs-vsctl show")
+        return facts
+
+    def _ask_for_pod(self, kubeconfig: str, suffices: Callable[[Pod], bool] = lambda _: True) -> Pod | None:
+        del kubeconfig, suffices
+        return None
+
+    def _device_place(self, pod: Pod) -> SocketPlace | None:
+        del pod
+        return self.place
+
+
+def list_claimed(journal: Journal) -> list[ClaimedPort]:
+    """The ports that claims have, by their records. Raises RecordRefused."""
+    found = [(each, each.port) for each in journal.records() if each.owner == "claim"]
+    return [ClaimedPort(each.claim_uid, port.bridge, str((each.result or {}).get("device", ""))) for each, port in found if port]
+
+
+class ClaimDevices:
+    """Plans devices of claims, and finds what is left of them."""
+
+    def __init__(self, node: LocalNode) -> None:
+        self._node = node
+
+    @cached_property
+    def places(self) -> ClaimPlaces:
+        settings = self._node.installation.settings
+        return ClaimPlaces(DOMAIN, f"{settings.run_dir}/{CLAIMS}", settings.cdi_dir, settings.short_dir)
+
+    def plan(
+        self, owner: ClaimOwner, request: ClaimRequest, number: int, devices: Sequence[RequestedDevice], deadline: Deadline
+    ) -> tuple[Step, ...]:
+        """The steps of the device of that number, which is one of `devices`, all of the request. Changes nothing.
+
+        Raises UserspaceError for parameters that cannot be, for what the rules refuse, and for a bridge that is not there.
+        """
+        chosen = devices if request.is_first(number) else [each for each in devices if each.number == number]
+        planned = {each.number: self._plan_one(owner, each, deadline) for each in chosen}
+        views = [_view(each, planned[each.number], request.uid) for each in chosen]
+        return with_files(planned[number], request, number, views, self.places)
+
+    def _plan_one(self, owner: ClaimOwner, device: RequestedDevice, deadline: Deadline) -> Attachment:
+        from userspace_cni.attachment.plan import plan
+
+        node, uid, number = self._node, owner.uid, device.number
+        stdin = json.dumps({**device.network, "cniVersion": LATEST, "name": owner.name, "type": "userspace"}).encode()
+        args = {"K8S_POD_NAMESPACE": owner.namespace, "K8S_POD_NAME": owner.pod_name, "K8S_POD_UID": owner.pod_uid}
+        environment = Environment(
+            "ADD", claim_container(uid), "", interface_name(number), args, (), netns_override=False, variables={}
+        )
+        request = Request(environment, read_network(stdin, "ADD"), stdin)
+        options = node.pods.read_options(request, lambda text: say("warning", text))
+        if options.link:
+            raise UnsupportedField(
+                "the claim's parameters ask for a kernel link", "a device of a claim is a vhost-user interface"
+            )
+        place = SocketPlace(
+            self.places.device_directory(uid, number),
+            trusted=self.places.directories,
+            create=False,
+            own=False,
+            mount_name=self.places.mount_name(uid, number),
+            subdirectory=f"{device_part(uid, number)}/",
+            closed=True,
+        )
+        consumer = node.pods.consumers[options.consumer]
+        sources = FactSources(node.installation, node.store, node.switch, None)
+        facts = _ClaimGathering(sources, request, options, consumer, deadline, place).facts(0)
+        return plan(request, options, consumer, facts, EMPTY)
+
+    # -- what nothing records ---------------------------------------------------------------------------------------------
+
+    def find_left(self, uid: str, known: Collection[str], deadline: Deadline) -> Mapping[str, LeftDevice]:
+        """What the node has of the claim beside the devices of those names, by name. Raises Unavailable."""
+        ports: dict[str, list[PortRef]] = {}
+        identity = self._node.store.journal.identity()
+        for port in self._node.switch.ports.list_marked(deadline, container_id=claim_container(uid)):
+            if port.marks.get("store") == identity:
+                ports.setdefault(port.marks.get("ifname", ""), []).append(port)
+        found = {interface_name(number): number for number in self._numbers(uid)}
+        found |= {ifname: int(ifname[3:]) for ifname in ports if re.fullmatch("net[0-9]{1,4}", ifname)}
+        return {
+            ifname: self.places.left_of(uid, number, ports.get(ifname, ()))
+            for ifname, number in sorted(found.items())
+            if ifname not in known
+        }
+
+    def list_left(self) -> frozenset[str]:
+        """The UIDs of all claims of which this installation's directories and files show something."""
+        return frozenset(uid for uid, _ in self._names())
+
+    def _numbers(self, uid: str) -> set[int]:
+        return {number for found, number in self._names() if found == uid}
+
+    def _names(self) -> set[tuple[str, int]]:
+        """UID and number of each directory and file in the places of claims' devices."""
+        root, places = self._node.installation.root, self.places
+        forms = (
+            (places.directories, re.compile(r"\.?(.+)-([0-9]{1,4})(\.json)?(\.tmp)?")),
+            (places.cdi, re.compile(rf"\.?{re.escape(places.driver)}-claim_(.+)-([0-9]{{1,4}})\.json(\.tmp)?")),
+        )
+        found: set[tuple[str, int]] = set()
+        for directory, form in forms:
+            try:
+                names = os.listdir(root.path(directory))  # noqa: PTH208
+            except OSError:
+                continue
+            found |= {(match[1], int(match[2])) for name in names if (match := form.fullmatch(name))}
+        return found
+
+
+def _view(device: RequestedDevice, planned: Attachment, uid: str) -> DeviceOfRequest:
+    interface = planned.interfaces[-1]
+    name = planned.socket.name if planned.socket else ""
+    socket = f"{mapped_directory(uid, device.number)}/{name}"
+    return DeviceOfRequest(device.pool, device.device, device.number, interface.name, socket, interface.mac, interface.mtu)
