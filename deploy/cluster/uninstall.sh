@@ -149,8 +149,11 @@ changed="some of it is left in the cluster"
 for kind in validatingadmissionpolicybindings.admissionregistration.k8s.io validatingadmissionpolicies.admissionregistration.k8s.io \
     securitycontextconstraints.security.openshift.io clusterrolebindings.rbac.authorization.k8s.io clusterroles.rbac.authorization.k8s.io; do
     ! listed "$kind" "$kinds" || kubectl delete "$kind" \
-        userspace-cni userspace-cni-controller userspace-cni-report userspace-cni-logical-ports --ignore-not-found
+        userspace-cni userspace-cni-controller userspace-cni-report userspace-cni-logical-ports userspace-cni-dra \
+        userspace-cni-controller-dra --ignore-not-found
 done
+! listed deviceclasses.resource.k8s.io "$kinds" ||
+    kubectl delete deviceclasses.resource.k8s.io --selector app.kubernetes.io/name=userspace-cni --ignore-not-found
 # with their objects; not while an agent runs, for which the end of an object is the end of a spec
 kubectl delete customresourcedefinitions --selector app.kubernetes.io/name=userspace-cni --ignore-not-found
 kubectl delete namespace "$namespace" --ignore-not-found

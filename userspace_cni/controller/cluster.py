@@ -56,6 +56,14 @@ class Address:
 
 
 @dataclass(frozen=True)
+class OfferedSlice:
+    """A ResourceSlice of the driver of devices: the node whose devices are in it."""
+
+    uid: str
+    node: str
+
+
+@dataclass(frozen=True)
 class ClusterState:
     """All of it, by name: complete lists, each of one moment.
 
@@ -69,6 +77,7 @@ class ClusterState:
     states: Mapping[str, ReportedState] = field(default_factory=dict)
     nodes: Mapping[str, ClusterNode] = field(default_factory=dict)
     addresses: Mapping[str, Address] = field(default_factory=dict)
+    slices: Mapping[str, OfferedSlice] = field(default_factory=dict)
     nodes_watched: bool = True
 
 
@@ -99,6 +108,11 @@ def address(thing: Mapping[str, Any]) -> Address:
     spec = table(thing, "spec")
     names = ("subnet", "nodeName", "v4IpAddress", "v6IpAddress")
     return Address(thing["metadata"]["uid"], *(text(spec, name) for name in names))
+
+
+def offered_slice(thing: Mapping[str, Any]) -> OfferedSlice:
+    """What is kept of a ResourceSlice. Raises KeyError for what is no object."""
+    return OfferedSlice(thing["metadata"]["uid"], text(table(thing, "spec"), "nodeName"))
 
 
 def text(of: Mapping[str, Any], name: str) -> str:

@@ -35,7 +35,8 @@ from userspace_cni.kube.pod_requests import Clients, in_cluster
 
 class Controller(Supervisor):
     """The threads that watch, elect and write. `namespace`: where the Lease is; `times`: of what is written; `watch_times`: of
-    what is watched; `ports`: by what logical ports of OVN are kept, None for none."""
+    what is watched; `ports`: by what logical ports of OVN are kept, None for none; `slices`: whether nodes offer devices (DRA).
+    """
 
     def __init__(
         self,
@@ -44,10 +45,12 @@ class Controller(Supervisor):
         times: RoundTimes | None = None,
         watch_times: WatchTimes | None = None,
         ports: PortTask | None = None,
+        *,
+        slices: bool = False,
     ) -> None:
         super().__init__()
         objects = Objects(session)
-        self.watches = Watches(session, self._changed, watch_times)
+        self.watches = Watches(session, self._changed, watch_times, slices=slices)
         self.election = Election(objects, namespace, on_change=self._changed)
         self.metrics = ControllerMetrics(lambda: self.election.leading, self.watches.counts())
         self.events = Events(session, "", self.metrics.count_dropped_events, component=COMPONENT)
@@ -103,7 +106,7 @@ def account(settings: Settings, environ: Mapping[str, str]) -> ApiSession:
 def make_controller(session: ApiSession, settings: Settings) -> Controller:
     """The controller that the settings describe; it keeps logical ports where they say where OVN's northbound database is."""
     ports = read_task(settings) if settings.ovn_nb else None
-    return Controller(session, settings.controller_namespace, ports=ports)
+    return Controller(session, settings.controller_namespace, ports=ports, slices=settings.dra)
 
 
 def serve(

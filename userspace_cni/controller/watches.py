@@ -11,7 +11,17 @@ from userspace_cni.controller.cluster import ClusterState
 from userspace_cni.kube.credentials import ApiSession
 from userspace_cni.kube.list_watch import WatchTimes
 from userspace_cni.kube.object_watch import ObjectWatch
-from userspace_cni.kube.resources import IPS, NODE_STATES, NODES, PROVIDER_NETWORKS, ROUTES, SUBNETS, VLANS, ApiResource
+from userspace_cni.kube.resources import (
+    IPS,
+    NODE_STATES,
+    NODES,
+    PROVIDER_NETWORKS,
+    RESOURCE_SLICES,
+    ROUTES,
+    SUBNETS,
+    VLANS,
+    ApiResource,
+)
 
 _KEPT: Final[tuple[tuple[str, ApiResource, Callable[[Mapping[str, Any]], Any]], ...]] = (
     ("provider_networks", PROVIDER_NETWORKS, cluster.read_object),
@@ -25,13 +35,31 @@ _KEPT: Final[tuple[tuple[str, ApiResource, Callable[[Mapping[str, Any]], Any]], 
 """Each field of ClusterState that has objects: which ones, and what is kept of one."""
 
 
-class Watches(Supervisor):
-    """A watch for each kind of objects. `on_change` is called when anything kept has changed; it must not wait."""
+_SLICES: Final = ("slices", RESOURCE_SLICES, cluster.offered_slice)
+_OF_DRIVER: Final = "spec.driver=userspace-cni.io"
+_NOT_AWAITED: Final = ("routes", "slices")
+"""Other programs', or not in every cluster: where they are not known, there are none."""
 
-    def __init__(self, session: ApiSession, on_change: Callable[[], None], times: WatchTimes | None = None) -> None:
+
+class Watches(Supervisor):
+    """A watch for each kind of objects. `on_change` is called when anything kept has changed; it must not wait. `slices`: whether
+    nodes offer devices (DRA), so that ResourceSlices are among them."""
+
+    def __init__(
+        self, session: ApiSession, on_change: Callable[[], None], times: WatchTimes | None = None, *, slices: bool = False
+    ) -> None:
         super().__init__()
+        self._kept = (*_KEPT, _SLICES) if slices else _KEPT
         self._watches = {
-            name: ObjectWatch(session, resource, keep=keep, on_change=on_change, times=times) for name, resource, keep in _KEPT
+            name: ObjectWatch(
+                session,
+                resource,
+                field_selector=_OF_DRIVER if resource == RESOURCE_SLICES else "",
+                keep=keep,
+                on_change=on_change,
+                times=times,
+            )
+            for name, resource, keep in self._kept
         }
 
     def start(self) -> None:
@@ -45,15 +73,14 @@ class Watches(Supervisor):
 
     def cluster(self) -> ClusterState | None:
         """What is known; None until two lists of each kind have told it. Routes may be another program's matter: none then."""
-        if not all(each.confirmed for name, each in self._watches.items() if name != "routes"):
+        if not all(each.confirmed for name, each in self._watches.items() if name not in _NOT_AWAITED):
             return None
-        known: dict[str, Any] = {name: each.objects() for name, each in self._watches.items()}
-        known["routes"] = known["routes"] or {}
+        known: dict[str, Any] = {name: each.objects() or {} for name, each in self._watches.items()}
         return ClusterState(**known, nodes_watched=not self._watches["nodes"].problem)
 
     def counts(self) -> Mapping[str, Callable[[], float]]:
         """How many objects of each kind are known: a function by the resource's name."""
-        return {resource.plural: _counter(self._watches[name]) for name, resource, _ in _KEPT}
+        return {resource.plural: _counter(self._watches[name]) for name, resource, _ in self._kept}
 
 
 def _counter(watch: ObjectWatch) -> Callable[[], float]:

@@ -13,7 +13,16 @@ from typing import Any
 from userspace_cni.controller.cluster import ClusterState, SummedObject, tables, text
 from userspace_cni.controller.route_statuses import reports_of, route_status
 from userspace_cni.controller.statuses import NODE_RANGES, StatusSums, is_written
-from userspace_cni.kube.resources import IPS, NODE_STATES, PROVIDER_NETWORKS, ROUTES, SUBNETS, VLANS, ApiResource
+from userspace_cni.kube.resources import (
+    IPS,
+    NODE_STATES,
+    PROVIDER_NETWORKS,
+    RESOURCE_SLICES,
+    ROUTES,
+    SUBNETS,
+    VLANS,
+    ApiResource,
+)
 
 Version = tuple[ApiResource, str, str, str]
 """An object as it was: its resource, name, UID and resourceVersion."""
@@ -94,10 +103,14 @@ def garbage(cluster: ClusterState, held: Collection[str]) -> Iterator[Garbage]:
     for name, address in sorted(cluster.addresses.items()):
         if address.node and address.node not in held:
             yield Garbage(IPS, name, address.uid)
+    for name, offered in sorted(cluster.slices.items()):
+        if offered.node and offered.node not in held:
+            yield Garbage(RESOURCE_SLICES, name, offered.uid)
 
 
 def list_nodes(cluster: ClusterState) -> Iterator[str]:
     yield from cluster.states
     yield from (each.node for each in cluster.addresses.values())
+    yield from (each.node for each in cluster.slices.values())
     for subnet in cluster.subnets.values():
         yield from (text(each, "node") for each in tables(subnet.status, NODE_RANGES))

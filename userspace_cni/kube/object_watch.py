@@ -23,6 +23,7 @@ from userspace_cni.kube.resources import (
     GROUP,
     MULTI_NETWORK_POLICIES,
     NETWORK_DEFINITIONS,
+    RESOURCE_SLICES,
     ROUTES,
     SERVICE_CIDRS,
     ApiResource,
@@ -34,6 +35,14 @@ RARELY: Final = replace(USUALLY, back_off=replace(USUALLY.back_off, most_s=600.0
 _OPTIONAL: Final = (SERVICE_CIDRS, NETWORK_DEFINITIONS, MULTI_NETWORK_POLICIES)
 _FORMER: Final = {ENDPOINT_SLICES: FORMER_ENDPOINT_SLICES}
 """Resources that older servers have in another version alone."""
+
+_OF_MANIFESTS: Final = "kubectl get crd; they come with deploy/cluster"
+_ABSENT: Final = {
+    GROUP: _OF_MANIFESTS,
+    ROUTES.group: _OF_MANIFESTS,
+    RESOURCE_SLICES.group: "kubectl api-resources; servers have them from Kubernetes 1.34 on",
+}
+"""What to look at where the server lacks resources of a group."""
 
 Keep = Callable[[Mapping[str, Any]], Any]
 
@@ -70,7 +79,7 @@ class ObjectWatch(ListWatch):
             needed=f"the verbs list and watch on {resource.title}",
             meanwhile="and what is known of them stays",
             fields=field_selector,
-            absent="kubectl get crd; they come with deploy/cluster" if resource.group in (GROUP, ROUTES.group) else "",
+            absent=_ABSENT.get(resource.group, ""),
             optional=resource in _OPTIONAL or resource in _FORMER,
             former=_FORMER.get(resource),
         )

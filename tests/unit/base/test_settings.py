@@ -89,7 +89,7 @@ DEFAULTS = {
     "log_level": "info",
     "log_format": "text",
 }
-AGENT_ONLY = {"dra", "host_root", "otlp_endpoint", "ovn_recompute_s", "ports_per_bridge", "tick_s"}
+AGENT_ONLY = {"host_root", "otlp_endpoint", "ovn_recompute_s", "ports_per_bridge", "tick_s"}
 NAMES = {
     **{key: f"USERSPACE_CNI_{key.upper()}" for key in DEFAULTS},
     "ovs_rundir": "OVS_RUNDIR",

@@ -15,6 +15,7 @@ from kubernetes.client import ApiClient
 from tests.lab.kube.apiserver import ApiServer, Request
 from tests.lab.kube.cluster_objects import ip, node, ours, spec, state
 from tests.lab.kube.daemonset import BASE, CLUSTER, MANIFEST
+from tests.lab.kube.resource_definitions import SLICES, define_resources
 from tests.lab.switch.switch import wait_until
 from userspace_cni.attachment.specs import SpecStatus
 from userspace_cni.attachment.steps import UplinkInterface, UplinkPort
@@ -33,6 +34,7 @@ OVERLAY = CLUSTER / "overlays" / "controller"
 NAMESPACE = "userspace-cni"
 AT_ONCE = WatchTimes(page=100, back_off=BackOff(0.005, 0.02), confirm_s=0)
 """Watches with short waits for the lists that confirm theirs."""
+OURS = "userspace-cni.io"
 _PATH = re.compile(r"/(?:api|apis/([^/]+))/v[^/]+(?:/namespaces/[^/]+)?/([^/?]+)(?:/([^/?]+)(?:/([^/?]+))?)?(\?.*)?")
 
 
@@ -40,6 +42,12 @@ def read(path: Path) -> dict[str, Any]:
     """The one document of a file."""
     found: dict[str, Any] = yaml.safe_load(path.read_text())
     return found
+
+
+def offered_slice(name: str, of: str, driver: str) -> dict[str, Any]:
+    """A ResourceSlice of that node."""
+    spec = {"driver": driver, "nodeName": of, "pool": {"name": of, "generation": 1, "resourceSliceCount": 1}, "devices": []}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name}, "spec": spec}
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +178,31 @@ def test_the_controllers_rights_are_what_it_uses(
     used = {asked(request) for request in api.requests}
     bound = {(*each[:3], each[3] if each[1] == "leases" and each[2] != "create" else "") for each in used}
     assert bound == allowed
+
+
+def test_the_controllers_rights_to_slices_are_what_it_uses(
+    api: ApiServer, session: Callable[[], ApiSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the setting dra it asks for slices of our driver alone, deletes those of a node that is gone, and needs no more."""
+    monkeypatch.setattr(
+        "userspace_cni.controller.absence.Absence.list_retained", lambda _self, nodes, _named, _now: frozenset(nodes)
+    )
+    define_resources(api)
+    api.add(node("a"))
+    for name, of, driver in (("here", "a", OURS), ("left", "b", OURS), ("anothers", "b", "gpu.example.com")):
+        api.add(offered_slice(name, of, driver))
+    controller = Controller(session(), NAMESPACE, RoundTimes(rounds_s=0.1), AT_ONCE, slices=True)
+    controller.start()
+    slices = api.objects(SLICES)
+    wait_until(lambda: slices.names() == [("", "anothers"), ("", "here")])
+    controller.stop()
+    used = {(*asked(request)[:3], "") for request in api.requests if "/resourceslices" in request.path}
+    component = CLUSTER / "overlays" / "dra" / "component"
+    assert used == granted(read(component / "controller-cluster-role.yaml")["rules"])
+    assert (
+        read(component / "controller-cluster-role-binding.yaml")["subjects"]
+        == read(OVERLAY / "cluster-role-binding.yaml")["subjects"]
+    )
 
 
 def test_the_agents_right_to_watch_objects_is_what_it_uses(api: ApiServer, session: Callable[[], ApiSession]) -> None:

@@ -28,7 +28,7 @@ def of(name: str) -> AdmissionPolicy:
     return AdmissionPolicy(found["spec"])
 
 
-REPORT, PODS = of("userspace-cni-report"), of("userspace-cni")
+REPORT, PODS, DEVICES = of("userspace-cni-report"), of("userspace-cni"), of("userspace-cni-dra")
 
 
 def node(name: str = "one", **metadata: Any) -> Object:
@@ -154,17 +154,68 @@ def test_pods() -> None:
         assert told in refused
 
 
+def claim(driver: str = "userspace-cni.io", pool: str = "one", **status: Any) -> Object:
+    """An allocated claim with one device."""
+    allocation = {"devices": {"results": [{"request": "r", "driver": driver, "pool": pool, "device": "br0"}]}}
+    return {"metadata": {"name": "c"}, "spec": {"devices": {}}, "status": {"allocation": allocation, **status}}
+
+
+@pytest.mark.parametrize("operation", ["CREATE", "UPDATE", "DELETE"])
+def test_slices(operation: str) -> None:
+    """Its own of its node are made, written and deleted; another node's, and another driver's, are not touched."""
+    for node_name, driver, refused in (
+        ("one", "userspace-cni.io", False),
+        ("two", "userspace-cni.io", True),
+        ("one", "gpu.example.com", True),
+    ):
+        offered = {"metadata": {"name": "s"}, "spec": {"nodeName": node_name, "driver": driver, "pool": {"name": node_name}}}
+        new, old = None if operation == "DELETE" else offered, None if operation == "CREATE" else offered
+        asked = AdmissionRequest("resourceslices", operation, new, old, AGENT, "one", group="resource.k8s.io")
+        found = DEVICES.refusals(asked)
+        assert bool(found) == refused, found
+    everywhere = {"metadata": {"name": "s"}, "spec": {"allNodes": True, "driver": "userspace-cni.io", "pool": {"name": "one"}}}
+    asked = AdmissionRequest("resourceslices", "CREATE", everywhere, None, AGENT, "one", group="resource.k8s.io")
+    assert "its own ResourceSlices" in DEVICES.refusals(asked)[0]
+
+
+def test_claims() -> None:
+    """An agent says what became of its node's devices, and changes neither what was allocated nor who uses it."""
+
+    def asked(old: Object, new: Object, **of: Any) -> list[str]:
+        where = {"group": "resource.k8s.io", "subresource": "status", "user": AGENT, "node": "one", **of}
+        return DEVICES.refusals(AdmissionRequest("resourceclaims", "UPDATE", new, old, **where))
+
+    user = {"resource": "pods", "name": "app", "uid": "1"}
+    devices = [{"driver": "userspace-cni.io", "pool": "one", "device": "br0", "networkData": {"interfaceName": "net0"}}]
+    assert asked(claim(reservedFor=[user]), claim(reservedFor=[user], devices=devices)) == []
+    assert asked(claim(), claim(devices=devices)) == []
+    for old, new, told in (
+        (claim(pool="two"), claim(pool="two", devices=devices), "claims with devices of that node only"),
+        (claim(driver="gpu.example.com"), claim(driver="gpu.example.com", devices=devices), "of that node only"),
+        (claim(), claim(reservedFor=[user]), "may change status.devices"),
+        (claim(reservedFor=[user]), claim(), "may change status.devices"),
+        (claim(), {**claim(), "spec": {"devices": {"requests": []}}}, "may change status.devices"),
+    ):
+        assert any(told in each for each in asked(old, new)), (old, new)
+    assert "bound to no node" in asked(claim(), claim(devices=devices), node="")[0]
+    assert asked(claim(pool="two"), claim(pool="two", reservedFor=[user]), user="system:kube-scheduler") == []
+
+
 def test_every_right_to_write_is_bound() -> None:
     """What roles let an agent write of objects that are not its own by their content is what the policies are about."""
     roles = [
         yaml.safe_load(path.read_text())
-        for path in (BASE / "cluster-role.yaml", CLUSTER / "overlays/controller/report-cluster-role.yaml")
+        for path in (
+            BASE / "cluster-role.yaml",
+            CLUSTER / "overlays/controller/report-cluster-role.yaml",
+            CLUSTER / "overlays/dra/component/cluster-role.yaml",
+        )
     ]
     rules = [rule for role in roles for rule in role["rules"] if {"create", "patch", "update", "delete"} & set(rule["verbs"])]
     written = {(group, name) for rule in rules for group in rule["apiGroups"] for name in rule["resources"]}
     bound = {
         (group, name)
-        for policy in (PODS, REPORT)
+        for policy in (PODS, REPORT, DEVICES)
         for rule in policy.spec["matchConstraints"]["resourceRules"]
         for group in rule["apiGroups"]
         for name in rule["resources"]

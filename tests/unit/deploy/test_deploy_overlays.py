@@ -22,6 +22,7 @@ OVERLAYS = CLUSTER / "overlays"
 NAMES = [
     "admission-policy",
     "controller",
+    "dra",
     "kubevirt",
     "logical-ports",
     "openshift",
