@@ -6,6 +6,7 @@ Only types are here. A process of one verb and an agent that runs for years use 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -251,6 +252,10 @@ class Ports(Protocol):
 
     def connect(self, deadline: Deadline) -> object:
         """Open the session with OVSDB unless one is open. Raises Unavailable."""
+        ...
+
+    def announce(self, name: str) -> AbstractContextManager[None]:
+        """Within the block the port of that name is about to be applied, and others wait a moment to share its transaction."""
         ...
 
     def list_ports(self) -> Iterable[SwitchPort]:

@@ -126,12 +126,12 @@ def _attach(adding: _Adding, node: Node) -> bytes:
     cleanup.settle(node.store, node.driver, node.switch, node.sandboxes, deadline)
     with (
         await_turn(environment.container_id, environment.ifname, node.store, node.driver, deadline) as turn,
-        ExitStack() as choice,
+        ExitStack() as until_begun,
     ):
         _make_room(request, node, turn, deadline)
         gathering = node.pods.begin_gathering(request, options, consumer, deadline)
         if gathering.chooses:
-            choice.enter_context(journal.choice_lock(environment.container_id, deadline))
+            until_begun.enter_context(journal.choice_lock(environment.container_id, deadline))
         with stage("plan"), timed("read pod, annotations and bridge"):
             facts = gathering.facts(adding.netns_inode)
         record = _new_record(request, facts, called)
@@ -157,6 +157,8 @@ def _attach(adding: _Adding, node: Node) -> bytes:
             if attachment.ovs_role:
                 warn_of_role(attachment.ovs_role, options.application.mode, partial(give, KEY_IGNORED), partial(say, "warning"))
             planned = record.to("applying", steps=record.steps + attachment.steps)
+            if planned.port:
+                until_begun.enter_context(node.switch.ports.announce(planned.port.name))
             foreseen, rivals = turn.foresee(planned)
             if rivals:
                 cleanup.remove_rivals(planned, rivals, node.store, node.driver, node.sandboxes, deadline)
@@ -164,7 +166,7 @@ def _attach(adding: _Adding, node: Node) -> bytes:
             record = foreseen
             journal.write(record)
             rests = turn.begin(record, record.steps, deadline)
-            choice.close()  # what was chosen is in lists of holders and rows
+            until_begun.close()  # what was chosen is in lists of holders and rows
             turn.settle(rests)
             result = build(request.network.version, attachment.interfaces, addresses, options.dns, adding.previous)
             journal.advance(record.to("ready", result=result))

@@ -8,7 +8,7 @@ deadline instead. So here
 - a Session is one connection. When it breaks it is lost (SessionLost), and the Client opens another one and reads again;
 - every transaction asks the server for something, so that the server and not only the replica confirms its success;
 - the outcome of a transaction that is out of time is unknown; when all callers have run out of time, the Session is lost;
-- transactions that queue while one is under way share the next one (`groups`).
+- transactions that queue while one is under way share the next one (`groups`), and wait a moment for those that are announced.
 
 It must never wait without a deadline, log anything by itself, or let an exception of ovs out.
 """
@@ -39,6 +39,10 @@ T = TypeVar("T")
 
 _ELECTION_S: Final = 0.1
 """Between two questions to a cluster which of its servers leads."""
+_HELD_S: Final = 0.1
+"""How long a transaction waits at most for those that are announced: 40 calls take so long from there to their transactions."""
+_ALONE_S: Final = 0.02
+"""How long it waits after the last that came: others may be held up by a disk or a lock."""
 _CLOSING_S: Final = 0.05
 """How long closing waits for a thread that is still connecting."""
 
@@ -77,6 +81,7 @@ class Client(Generic[I]):
         self._sessions = 0
         self._reason = "this process has not connected yet"
         self._closed = False
+        self._announced: set[str] = set()
 
     def connect(self, deadline: Deadline) -> None:
         """Open a session unless one is open. Raises Unavailable."""
@@ -137,6 +142,22 @@ class Client(Generic[I]):
             if enough(found):
                 return found
         return self.use(read, needs, what, deadline)
+
+    @contextlib.contextmanager
+    def announce(self, target: str) -> Iterator[None]:
+        """Within the block a transaction with this target (`Command.target`) is about to come.
+
+        Those that queue before it wait for it, for a moment at most, to share one transaction with it: a daemon that goes through
+        all of its rows after each does that once.
+        """
+        self._announced.add(target)
+        try:
+            yield
+        finally:
+            self._announced.discard(target)
+            session = self._session
+            if session is not None and not self._announced:
+                session.release()
 
     @contextlib.contextmanager
     def describe_attempt(self, what: str) -> Iterator[None]:
@@ -226,7 +247,7 @@ class Client(Generic[I]):
                 errors.append(error)
             else:
                 self._addresses = (*known[tried:], *known[:tried])
-                session.on_group = self._on_group
+                session.on_group, session.announced = self._on_group, self._announced
                 return session
         self._reason = "; ".join(error.message for error in errors)
         last = next((error for error in errors if isinstance(error, NoLeader)), errors[-1])
@@ -240,6 +261,7 @@ class Session(Generic[I]):
     `everything`: replicate all rows from the start instead of those that commands need, and notice a hung server; for a process
     that lives long. `patience_s`: how long the server may say nothing to a question, None for as long as the question may take.
     `on_group` gets the number of callers that write in each transaction, on the connection's thread. `served`: there was one.
+    `announced`: targets of transactions that are about to come, for which those that have queued wait a moment.
     """
 
     def __init__(
@@ -258,9 +280,11 @@ class Session(Generic[I]):
         self.replica: Replica[I] = Replica(remote, database, everything=everything)
         """The rows; without the lock only `lost` may be read."""
         self.on_group: Callable[[int], None] = lambda _: None
+        self.announced: set[str] = set()
         self.is_running = False
         self._lock = threading.RLock()
         self._queue: list[Member] = []
+        self._queued = self._queued_last = 0.0
         self._queue_lock = threading.Lock()
         try:
             self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -312,13 +336,24 @@ class Session(Generic[I]):
         with self._queue_lock:
             if not self.is_running:
                 raise SessionLost(CLOSED)
-            try:
-                os.eventfd_write(self._woken, 1)
-            except OSError as error:
-                what = f"waking the session with OVSDB at {self.remote}: {error.strerror}"
-                raise Unavailable(what, "nothing was sent; try again later") from error
+            self.announced -= member.targets
+            if not (self._queue and self.announced):  # else the thread knows that some are held, and until when
+                try:
+                    os.eventfd_write(self._woken, 1)
+                except OSError as error:
+                    what = f"waking the session with OVSDB at {self.remote}: {error.strerror}"
+                    raise Unavailable(what, "nothing was sent; try again later") from error
+            self._queued_last = time.monotonic()
+            if not self._queue:
+                self._queued = self._queued_last
             self._queue.append(member)
         member.wait(self.remote)
+
+    def release(self) -> None:
+        """Send what was held for announced transactions: none will come."""
+        with self._queue_lock, contextlib.suppress(OSError):  # then it is sent a moment later
+            if self._queue and self.is_running:
+                os.eventfd_write(self._woken, 1)
 
     def look(self, look: Callable[[Session[I]], T]) -> T:
         """The result of `look` on the replica now; the server is not asked."""
@@ -423,6 +458,9 @@ class Session(Generic[I]):
         while self.is_running:
             self.replica.wait(poller)
             poller.fd_wait(self._woken, ovs.poller.POLLIN)
+            with self._queue_lock:
+                if self._queue:
+                    poller.timer_wait(math.ceil(self._held_s() * 1000))
             poller.block()
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._woken)
@@ -433,5 +471,13 @@ class Session(Generic[I]):
 
     def _take(self) -> list[Member]:
         with self._queue_lock:
+            if self._held_s():
+                return []
             group, self._queue = split_by_target(self._queue)
             return group
+
+    def _held_s(self) -> float:
+        """How long what has queued still waits for announced transactions; reads do not. The caller has the queue's lock."""
+        if not self.announced or not any(each.targets for each in self._queue):
+            return 0.0
+        return max(0.0, min(self._queued + _HELD_S, self._queued_last + _ALONE_S) - time.monotonic())

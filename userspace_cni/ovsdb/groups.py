@@ -1,7 +1,7 @@
 """Commits the transactions of several callers as one, because a daemon may go through all of its rows after each commit.
 
-A group is what queued while the previous commit ran: there is no timer, and a single caller never waits for others. Each caller
-keeps:
+A group is what queued while the previous commit ran, and a moment longer where callers have announced that they come
+(`Client.announce`): a single caller never waits. Each caller keeps:
 - its own deadline: when it passes the caller is answered, and the group goes on for the others;
 - its own error: a command that cannot be run is left out, and when the server refuses the group, or one member writes what
   another has verified, the members run one by one;

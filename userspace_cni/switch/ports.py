@@ -11,6 +11,7 @@ ovs-vswitchd does not answer in time; then it is unknown what happened, and `und
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -157,6 +158,10 @@ class PortDriver(SwitchView, Driver[OvsPort]):
                 self.client.use(lambda session: served(add(session)), needs, what, deadline)
 
         return rest
+
+    def announce(self, name: str) -> AbstractContextManager[None]:
+        """Within the block the port of that name is about to be applied: others that are wait a moment to share a transaction."""
+        return self.client.announce(name)
 
     def find_ovn_faults(self, step: OvsPort, deadline: Deadline) -> tuple[tuple[str, str], tuple[Finding, ...]]:
         """Name and hostname of this chassis of OVN, and what the step's logical port lacks here. Raises Unavailable."""
