@@ -14,6 +14,7 @@ from tests.lab.cluster.cluster import NAMESPACE, Cluster
 from tests.lab.cluster.control import NODE_NAME
 from tests.lab.cluster.node import ADDRESS
 from tests.lab.cluster.ovn_overlay import DEFINITION, LABEL, OVERLAYS, WORKLOADS, apply_ovn, wait_rolled_out
+from tests.lab.cluster.ovn_sight import told
 from tests.lab.cluster.pods import pod, with_the_machine
 from userspace_cni.base.whereabouts import CONFIG_FILE
 
@@ -65,8 +66,11 @@ def remove(cluster: Cluster) -> None:
     cluster.node_shell("rm", "-rf", "/var/lib/ovn", CONFIG_FILE)
 
 
-def answers(cluster: Cluster, address: str) -> bool:
-    return not cluster.node.machine.attempt("ping", "-c", "1", "-W", "1", address).returncode
+def wait_answers(cluster: Cluster, address: str) -> None:
+    """Wait until the address answers the node; AssertionError tells what is in the way."""
+    ping = ("ping", "-c", "1", "-W", "1", address)
+    with told(cluster, NODE_PORT, address):
+        cluster.wait(lambda: not cluster.node.machine.attempt(*ping).returncode, f"{address} answers the node")
 
 
 def test_from_nothing_to_pods(ovn: Cluster) -> None:
@@ -85,13 +89,13 @@ def test_from_nothing_to_pods(ovn: Cluster) -> None:
     ovn.wait_running("ovn-one", "ovn-two")
     addresses = [json.loads(ovn.pod(name)["metadata"]["annotations"]["ovn"])["ip_address"] for name in ("ovn-one", "ovn-two")]
     assert sorted(addresses) == ["10.248.0.3/24", "10.248.0.4/24"]
-    for address in addresses:
-        ovn.wait(lambda address=address: answers(ovn, address.partition("/")[0]), f"{address} answers the node")  # type: ignore[misc]
+    for address in (each.partition("/")[0] for each in addresses):
+        wait_answers(ovn, address)
     for each in WORKLOADS:
         ovn.kubectl("-n", NAMESPACE, "rollout", "restart", each)
     for each in WORKLOADS:
         wait_rolled_out(ovn, each)
-    assert answers(ovn, addresses[0].partition("/")[0])
+    wait_answers(ovn, addresses[0].partition("/")[0])
     ovn.apply(pod("three", annotations={NETWORKS: "ovn-veth"}))
     ovn.wait_running("three")
     ovn.end_pods()
@@ -107,4 +111,4 @@ def test_from_nothing_to_pods(ovn: Cluster) -> None:
     [name] = ovn.wait(lambda: [each["metadata"]["name"] for each in ovn.pods("app=ovn-dpdk")], "the Deployment's pod")
     ovn.wait_running(name)
     address = json.loads(ovn.pod(name)["metadata"]["annotations"]["ovn"])["ip_address"].partition("/")[0]
-    ovn.wait(lambda: answers(ovn, address), "the DPDK application answers the node")
+    wait_answers(ovn, address)
