@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pty
 import select
@@ -12,6 +13,7 @@ import stat
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -128,6 +130,20 @@ def test_frames_of_every_length(pod: str, tap: Tap, ends: tuple[FrontEnd, BackEn
         carried = running.pump.carried
         assert carried.to_ring.frames >= carried.to_tap.frames > 100
         assert (carried.to_ring.dropped, carried.to_tap.dropped) == (0, 0)
+
+
+def test_room_for_two_tags(pod: str, tap: Tap, ends: tuple[FrontEnd, BackEnd]) -> None:
+    """Behind two VLAN tags a frame has the whole MTU, both ways; a byte more is dropped and counted."""
+    front, back = ends
+    entered(pod, lambda: set_up("net1", LinkSettings(mtu=MTU + 9)))  # a packet socket gets no room for a second tag
+    with Running(tap, front) as running, packet_socket(pod) as packets:
+        longest = frame(MTU + 14 + 2 * 4)
+        packets.send(longest)
+        assert wait_until(lambda: taken(back), SECONDS, "a frame of the kernel's") == [longest]
+        assert back.pairs[0].send_frames([longest]) == 1
+        assert packets.recv(65536) == longest
+        packets.send(longest + b"x")
+        wait_until(lambda: running.pump.carried.to_ring.dropped == 1, SECONDS, "a frame that is too long")
 
 
 def test_both_ways_at_once(pod: str, tap: Tap, ends: tuple[FrontEnd, BackEnd]) -> None:
@@ -470,6 +486,26 @@ def test_waits_for_a_switch_that_is_not_there(pod: str, place: Path) -> None:
                 tap.until("ready")
                 assert tap.end(signal.SIGINT) == 0
         assert tap.until("ended")["to_switch"]["dropped"] == 0
+
+
+def test_a_signal_that_another_thread_gets(pod: str, place: Path) -> None:
+    """The kernel may give a signal to any thread: the command ends, though its main thread sleeps and is not interrupted."""
+    with TapProcess(pod, f"{place}/s", "--mode", "client") as tap:
+        tap.until("waiting")
+        with BackEndListener(f"{place}/s") as listener, listener.accept():
+            tap.until("ready")
+            threads = Path(f"/proc/{tap.pid}/task")
+            looks: deque[str] = deque(maxlen=10)
+
+            def sleeps() -> bool:
+                status = (threads / str(tap.pid) / "status").read_text()
+                looks.append(status.partition("voluntary_ctxt_switches")[2].split()[1])
+                return looks.count(looks[0]) == looks.maxlen
+
+            wait_until(sleeps, SECONDS, "a main thread that sleeps")
+            other = next(int(each.name) for each in threads.iterdir() if int(each.name) != tap.pid)
+            assert ctypes.CDLL(None).tgkill(tap.pid, other, signal.SIGTERM) == 0
+            assert tap.finished() == 0
 
 
 def test_stopped_amid_an_attach(pod: str, place: Path) -> None:

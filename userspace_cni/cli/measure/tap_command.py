@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import math
 import os
-import queue
 import re
+import select
 import sys
 import threading
 import time
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from userspace_cni.base.signals import Signals
+from userspace_cni.base.signals import Signals, waking
 from userspace_cni.cli import view
 from userspace_cni.cli.exit_codes import FOUND, USAGE
 from userspace_cni.cli.measure.seconds import SecondsRange
@@ -158,7 +159,8 @@ def tap_command(as_json: bool, **options: Any) -> None:
 class _Reporter:
     """Shows people or scripts the tap's changes and, in lines, what it still waits for.
 
-    It is called on the bridge's thread; `ends` waits on another, and a signal's handler may call `end`.
+    It is called on the bridge's thread; `ends` waits on the main thread, where a signal's handler may call `end`. The kernel may
+    give the signal to another thread, or just before the main one waits: `waking` has it wake nevertheless.
     """
 
     def __init__(self, as_json: bool) -> None:
@@ -167,7 +169,13 @@ class _Reporter:
         self._waiting: Waiting | None = None
         self._missing = ""
         self.bridge: TapBridge | None = None
-        self._woken: queue.SimpleQueue[bool] = queue.SimpleQueue()  # unlike an Event a signal handler may put while get() waits
+        self._ended = False
+        self._news = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wakes = (self._news, waking())
+        self._poller = select.poll()
+        for fd in self._wakes:
+            os.set_blocking(fd, False)
+            self._poller.register(fd, select.POLLIN)
 
     def __call__(self, news: TapNews) -> None:
         assert self.bridge is not None  # noqa: S101 - for mypy
@@ -189,7 +197,7 @@ class _Reporter:
                 self._waiting.over(text)
             if state == "ready":
                 self._waiting = None
-        self._woken.put(False)
+        os.eventfd_write(self._news, 1)
 
     def remind(self) -> float | None:
         """Say again what is missing if a line is due; seconds until the next may be due, None while nothing is missing."""
@@ -198,14 +206,14 @@ class _Reporter:
 
     def end(self) -> None:
         """Say that there will be no more news."""
-        self._woken.put(True)
+        self._ended = True
+        os.eventfd_write(self._news, 1)
 
     def ends(self, seconds: float | None) -> bool:
         """Whether the end comes before this time is over, or before any other news."""
-        try:
-            return self._woken.get(timeout=seconds)
-        except queue.Empty:
-            return False
+        for fd, _ in self._poller.poll(None if seconds is None else math.ceil(seconds * 1000)):
+            os.read(fd, 64)
+        return self._ended
 
 
 def _tell(text: str) -> None:
