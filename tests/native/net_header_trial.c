@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* net_header_trial.c - headers that agree with their frame, headers that lie, and random ones; see test_offloads.py
+/* net_header_trial.c - headers that agree with their frame, that lie, that vouch, and random ones; see test_offloads.py
  *
  * A frame is on the heap and has no byte to spare. The command line names a trial; it ends with 0 without output, or prints which
  * expectation was not met. With -DLIBFUZZER it is a target of libFuzzer.
@@ -16,6 +16,28 @@
 #define LONGEST 1518
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+/* Complete a copy that has exactly its length: two bytes change at most, and a second time none; whether some did */
+static bool completes(const uint8_t *data, size_t bytes)
+{
+	uint8_t *copy = malloc(bytes), *again = malloc(bytes);
+	size_t first = 0;
+	bool changed;
+
+	CHECK(copy && again);
+	memcpy(copy, data, bytes);
+	fp_complete_check(copy, (uint32_t)bytes);
+	while (first < bytes && copy[first] == data[first])
+		first++;
+	changed = first < bytes;
+	CHECK(!changed || first + 2 >= bytes || !memcmp(copy + first + 2, data + first + 2, bytes - first - 2));
+	memcpy(again, copy, bytes);
+	fp_complete_check(again, (uint32_t)bytes);
+	CHECK(!memcmp(again, copy, bytes));
+	free(copy);
+	free(again);
+	return changed;
+}
 
 /* Judge the bytes as they are, and what passed once more by what must be true of it */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
@@ -34,6 +56,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 		return 0;
 	}
 	CHECK(header.gso_type || bytes <= LONGEST);
+	if (header.flags == FP_DATA_VALID)
+		(void)completes(data, FP_HEADER + bytes);
 	if (header.gso_type) {
 		CHECK(header.gso_size >= 8 && header.hdr_len <= bytes && header.csum_start + 20u < bytes);
 		CHECK(header.csum_start + 20u + header.gso_size <= LONGEST);
@@ -205,10 +229,98 @@ static void fuzz(void)
 	}
 }
 
+/* Make the frame one of TCP or UDP with this many VLAN tags and bytes of payload, without a check word; where that is */
+static uint32_t vouched(int protocol, int version, int tags, uint32_t payload)
+{
+	uint32_t ip = 14 + 4 * (uint32_t)tags, at = ip + (version == 4 ? 20 : 40), bytes = (protocol == 6 ? 20 : 8) + payload;
+
+	large(version == 4 ? FP_GSO_TCP4 : FP_GSO_TCP6, tags, at + bytes);
+	for (uint32_t i = ip + (version == 4 ? 12 : 8); i < frame.length; i++)
+		frame.bytes[i] = (uint8_t)(i * 7 + 1);
+	frame.bytes[ip + (version == 4 ? 9 : 6)] = (uint8_t)protocol;
+	fp_put16(frame.bytes + ip + (version == 4 ? 2 : 4), version == 4 ? 20 + bytes : bytes);
+	if (protocol == 17)
+		fp_put16(frame.bytes + at + 4, bytes);
+	frame.header = (struct fp_net_header){ .flags = FP_DATA_VALID };
+	at += protocol == 6 ? 16 : 6;
+	fp_put16(frame.bytes + at, 0);
+	return at;
+}
+
+/* The word that RFC 1071 asks for, added up byte by byte; @check: where it is, and counts as 0 */
+static uint32_t expected(int protocol, int version, int tags, uint32_t check)
+{
+	uint32_t ip = 14 + 4 * (uint32_t)tags, at = ip + (version == 4 ? 20 : 40), sum = (uint32_t)protocol + frame.length - at;
+
+	for (uint32_t i = ip + (version == 4 ? 12 : 8); i < frame.length; i++)
+		if (i != check && i != check + 1)
+			sum += (i - at) & 1 ? frame.bytes[i] : (uint32_t)frame.bytes[i] << 8;
+	while (sum >> 16)
+		sum = (sum & 0xffff) + (sum >> 16);
+	sum = ~sum & 0xffff;
+	return protocol == 17 && !sum ? 0xffff : sum;
+}
+
+/* Whether completing the frame changes it */
+static bool changes(void)
+{
+	static uint8_t whole[FP_HEADER + sizeof(frame.bytes)];
+
+	memcpy(whole, &frame.header, FP_HEADER);
+	memcpy(whole + FP_HEADER, frame.bytes, frame.length);
+	return completes(whole, FP_HEADER + frame.length);
+}
+
+/* A check word for which a header vouches is made right; where there is none to be, nothing changes */
+static void checks(void)
+{
+	for (int protocol = 6; protocol <= 17; protocol += 11) {
+		for (int version = 4; version <= 6; version += 2) {
+			for (int tags = 0; tags < 3; tags++) {
+				for (uint32_t payload = 0; payload < 1400; payload += payload < 70 ? 1 : 333) {
+					uint32_t check = vouched(protocol, version, tags, payload), ip = 14 + 4 * (uint32_t)tags;
+					uint32_t word = expected(protocol, version, tags, check);
+
+					fp_put16(frame.bytes + check, 0xdead);
+					fp_complete_check((uint8_t *)&frame, FP_HEADER + frame.length);
+					CHECK(fp_get16(frame.bytes + check) == word);
+					CHECK(!changes());
+					fp_put16(frame.bytes + check, 0);
+					CHECK(changes() == (protocol == 6 || version == 6));	/* UDP over IPv4 may have none */
+					fp_put16(frame.bytes + check, word ^ 0x100);
+					CHECK(changes());
+					frame.length--;		/* it is not whole */
+					CHECK(!changes());
+					frame.length += 7;	/* padding does not count */
+					CHECK(changes());
+					frame.bytes[ip + (version == 4 ? 9 : 6)] = 1;
+					CHECK(!changes());
+				}
+			}
+		}
+	}
+	vouched(6, 4, 0, 100);
+	frame.bytes[20] = 0x20;		/* a fragment */
+	CHECK(!changes());
+	vouched(6, 4, 0, 100);
+	frame.bytes[14] = 0x44;		/* a header too short */
+	CHECK(!changes());
+	vouched(6, 4, 0, 100);
+	fp_put16(frame.bytes + 16, 39);	/* no room for TCP */
+	CHECK(!changes());
+	vouched(17, 6, 0, 100);
+	fp_put16(frame.bytes + 58, 7);	/* UDP is longer than that */
+	CHECK(!changes());
+	fp_put16(frame.bytes + 58, 109);
+	CHECK(!changes());
+	fp_put16(frame.bytes + 58, 50);	/* IP may have more */
+	CHECK(changes());
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
-} trials[] = { { "honest", honest }, { "hostile", hostile }, { "fuzz", fuzz } };
+} trials[] = { { "honest", honest }, { "hostile", hostile }, { "checks", checks }, { "fuzz", fuzz } };
 
 /* Run the trial of that name */
 int main(int count, char **arguments)

@@ -2,7 +2,8 @@
 /* pump_headers_trial.c - a pump with headers between a socket pair, which stands for the tap, and rings that a script writes
  *
  * Random frames with headers that are right, nearly right or nonsense come from both sides, in every mode of the pump. Sanitizers see
- * each byte too far; here it is checked that no header goes out that does not agree with its frame, and that frames are counted.
+ * each byte too far; here it is checked that no header goes out that does not agree with its frame, that what a header vouches for is right
+ * at the tap, and that frames are counted.
  * test_pump.py builds it.
  */
 
@@ -130,6 +131,9 @@ static uint64_t look(int tap)
 		CHECK(copy);
 		memcpy(copy, got, (size_t)length);
 		CHECK(fp_header_sound(copy, (uint32_t)length, LONGEST));
+		if ((copy[0] & (FP_NEEDS_CSUM | FP_DATA_VALID)) == FP_DATA_VALID)
+			fp_complete_check(copy, (uint32_t)length);
+		CHECK(!memcmp(copy, got, (size_t)length));	/* it was right, if there is one */
 		free(copy);
 		count++;
 	}

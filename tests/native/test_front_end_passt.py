@@ -10,15 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.frames.taps import SECONDS, socket_in
+from tests.lab.frames.exchanges import PORT, transfer
+from tests.lab.frames.taps import SECONDS, entered, socket_in
 from tests.lab.peers.frame_guest import FrameGuest
 from tests.lab.peers.passt_behind import GATEWAY, GUEST, Passt, outside_of_guest, passt
+from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import pause, wait_until
+from tests.native.test_tap_offloads import MTU, pumped
 from userspace_cni.fastpath import FrontEnd, FrontEndOptions
 from userspace_cni.fastpath.fastpath_errors import Disconnected, NegotiationFailed, TimedOut
+from userspace_cni.fastpath.tap import ETHERNET
+from userspace_cni.fastpath.vhost.offloads import OFFLOADS
 from userspace_cni.fastpath.vhost.vhost_messages import Feature, ProtocolFeature
 
-PORT = 5000
 NOBODY = 65534
 OPTIONS = {"plain": FrontEndOptions(), "mergeable": FrontEndOptions(mergeable=True, receive_room=512, queue_size=64)}
 
@@ -100,6 +104,28 @@ def test_tcp(running: Passt, front_end: FrontEnd) -> None:
         assert guest.converse(PORT, text) == text
         thread.join()
         assert b"".join(heard) == text
+
+
+def test_a_kernel_behind_a_tap(running: Passt) -> None:
+    """A kernel's TCP gets through both ways: no frame reaches it with the checksum that passt has left out."""
+    wanted = FrontEndOptions(room=MTU + ETHERNET, mergeable=True, offloads=OFFLOADS, headers=True)
+    with netns() as pod, FrontEnd.connect(running.path, wanted) as front_end:
+        with pumped(pod, front_end, front_end.features, f"{GUEST}/24") as pump:
+            transfer(pod, running.outside, "127.0.0.1", 1 << 20, dialled=(GATEWAY, PORT))
+            with socket_in(running.outside) as server, socket_in(pod) as client:
+                server.bind(("127.0.0.1", PORT + 1))
+                server.listen()
+                client.connect((GATEWAY, PORT + 1))
+                connection, _ = server.accept()
+                with connection:
+                    for size in (1, 10_000, 1, 50_000):
+                        text = random.randbytes(size)
+                        connection.sendall(text)
+                        assert client.recv(size, socket.MSG_WAITALL) == text
+            assert pump.carried.to_tap.dropped == 0
+        counts = entered(pod, lambda: Path("/proc/thread-self/net/snmp").read_text())
+        names, values = (line.split() for line in counts.splitlines() if line.startswith("Tcp:"))
+        assert dict(zip(names, values, strict=True))["InCsumErrors"] == "0"
 
 
 def test_reattached_stopped_and_killed(running: Passt, place: Path) -> None:

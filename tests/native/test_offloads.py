@@ -194,7 +194,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
-@pytest.mark.parametrize("name", ["honest", "hostile", "fuzz"])
+@pytest.mark.parametrize("name", ["honest", "hostile", "checks", "fuzz"])
 def test_judged_headers(trial: str, name: str) -> None:
     """What the kernel and switches write passes, each lie is refused, and no byte beyond the frame is read."""
     done = subprocess.run([trial, name], capture_output=True, text=True, timeout=100, check=False)

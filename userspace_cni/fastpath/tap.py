@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 DEVICE: Final = "/dev/net/tun"
 NAME_MAX: Final = 15
 """Bytes of a link's name (IFNAMSIZ without the final NUL)."""
-ETHERNET: Final = 14 + 4
-"""Bytes of a frame that the MTU does not count: the header, and one VLAN tag."""
+ETHERNET: Final = 14 + 2 * 4
+"""Bytes of a frame that the MTU does not count: the header, and two VLAN tags."""
 
 _TUNSETIFF: Final = 0x400454CA
 _TUNSETPERSIST: Final = 0x400454CB

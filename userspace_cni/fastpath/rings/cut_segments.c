@@ -47,7 +47,7 @@ static int judge_segments(struct fp_cut *cut, uint8_t gso_type, uint32_t gso_siz
 	if (cut->from + FP_TCP > cut->length || cut->from < cut->ip + (cut->four ? FP_IP4 : FP_IP6))
 		return -EINVAL;
 	if (cut->four && (type != FP_TYPE_IP4 || ip[0] >> 4 != 4 || cut->ip + (ip[0] & 15u) * 4 != cut->from ||
-			  ip[9] != FP_PROTOCOL_TCP || fp_get16(ip + 2) != cut->length - cut->ip || fp_get16(ip + 6) & 0x3fff))
+			  ip[9] != FP_PROTOCOL_TCP || fp_get16(ip + 2) != cut->length - cut->ip || fp_get16(ip + 6) & FP_FRAGMENT))
 		return -EINVAL;
 	if (!cut->four && (type != FP_TYPE_IP6 || ip[0] >> 4 != 6 || fp_get16(ip + 4) != cut->length - cut->ip - FP_IP6))
 		return -EINVAL;

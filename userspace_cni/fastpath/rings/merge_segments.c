@@ -33,10 +33,8 @@
 #include "net_header.h"
 
 #define LONGEST 65535		/* bytes of an IP packet */
-#define PROTOCOL_UDP 17
 #define PROTOCOL_ICMP6 58
 #define DONT_FRAGMENT 0x4000
-#define FRAGMENT 0x3fff		/* more fragments, or an offset */
 
 /** enum kind - What is to be done with a frame
  * @APART:	it goes alone, and is of no TCP flow
@@ -70,7 +68,7 @@ static enum kind judge_ip(const uint8_t *frame, uint32_t length, struct fp_segme
 	if (segment->tcp > length)
 		return APART;
 	if (segment->six) {
-		if (ip[6] == PROTOCOL_UDP || ip[6] == PROTOCOL_ICMP6)
+		if (ip[6] == FP_PROTOCOL_UDP || ip[6] == PROTOCOL_ICMP6)
 			return APART;
 		if (ip[0] >> 4 != 6 || ip[6] != FP_PROTOCOL_TCP)
 			return UNKNOWN;
@@ -78,7 +76,7 @@ static enum kind judge_ip(const uint8_t *frame, uint32_t length, struct fp_segme
 	} else {
 		if (ip[9] != FP_PROTOCOL_TCP)
 			return APART;
-		if (ip[0] != 0x45 || fp_get16(ip + 6) & FRAGMENT)
+		if (ip[0] != 0x45 || fp_get16(ip + 6) & FP_FRAGMENT)
 			return UNKNOWN;
 		segment->end = segment->ip + fp_get16(ip + 2);
 	}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* net_header.c - whether the header of a frame agrees with the frame
+/* net_header.c - whether the header of a frame agrees with the frame, and what it vouches for
  *
  * THEORY OF OPERATION
  *
@@ -15,11 +15,18 @@
  *
  * Extension headers of IPv6 are not followed: the place of the checksum says where TCP begins.
  *
- * This is pure: it reads a frame in the caller's own memory, and makes no system call.
+ * A header may also say that the check word of TCP or UDP was found to be right (FP_DATA_VALID). Some programs then leave the word out:
+ * passt did until 2025. A guest's driver for virtio believes them, but the kernel behind a tap looks at the word itself, and drops the
+ * frame. So a word that is not right is made right. The sender could have written it: nothing is trusted with more than that.
+ *
+ * This is pure: it works on a frame in the caller's own memory, and makes no system call.
  */
+
+#define _GNU_SOURCE
 
 #include <string.h>
 
+#include "internet_sum.h"
 #include "net_header.h"
 #include "segment.h"
 
@@ -80,4 +87,85 @@ bool fp_header_sound(const uint8_t *frame, uint32_t length, uint32_t longest)
 	payload = start + (uint32_t)(frame[start + 12] >> 4) * 4;
 	return payload >= start + FP_TCP && payload < length && header.hdr_len <= length && header.gso_size >= FP_GSO_LEAST &&
 	       payload + header.gso_size <= longest && length <= FP_LARGEST;
+}
+
+/** struct packet - The payload of an IP packet
+ * @at, @end:	Where it begins and ends
+ * @protocol:	What it is
+ * @four:	Whether this is IPv4
+ */
+struct packet {
+	uint32_t at;
+	uint32_t end;
+	uint32_t protocol;
+	bool four;
+};
+
+/**
+ * find_packet() - Find the payload of an IP packet that is whole, and add the words of its addresses
+ * @frame:	Frame, without its virtio header
+ * @length:	Its bytes
+ * @packet:	Set
+ *
+ * Extension headers of IPv6 are not followed: then the protocol is that of the first one.
+ *
+ * Return: the sum, not folded; 0: this is no IP packet, a fragment, or not whole
+ */
+static uint64_t find_packet(const uint8_t *frame, uint32_t length, struct packet *packet)
+{
+	uint32_t type, ip = fp_ip_at(frame, length, &type);
+	const uint8_t *head = frame + ip;
+
+	packet->four = type == FP_TYPE_IP4;
+	if (packet->four && ip + FP_IP4 <= length && head[0] >> 4 == 4 && !(fp_get16(head + 6) & FP_FRAGMENT)) {
+		packet->at = ip + (head[0] & 15u) * 4;
+		packet->end = ip + fp_get16(head + 2);
+		packet->protocol = head[9];
+		return packet->at >= ip + FP_IP4 && packet->end <= length ? fp_sum(head + 12, 8) : 0;
+	}
+	if (type == FP_TYPE_IP6 && ip + FP_IP6 <= length && head[0] >> 4 == 6) {
+		packet->at = ip + FP_IP6;
+		packet->end = packet->at + fp_get16(head + 4);
+		packet->protocol = head[6];
+		return packet->end <= length ? fp_sum(head + 8, 32) : 0;
+	}
+	return 0;
+}
+
+/**
+ * fp_complete_check() - Make the check word of TCP or UDP right, if it is not
+ * @frame:	Header of FP_HEADER bytes, and a frame that is sound and is not to be segmented
+ * @length:	Bytes of both
+ *
+ * A frame whose lengths do not agree with it stays as it is, and so does UDP over IPv4 without a check word.
+ */
+void fp_complete_check(uint8_t *frame, uint32_t length)
+{
+	struct packet packet;
+	uint32_t check, bytes;
+	uint64_t sum;
+	uint16_t word;
+
+	frame += FP_HEADER;
+	sum = find_packet(frame, length - FP_HEADER, &packet);
+	if (!sum)
+		return;
+	if (packet.protocol == FP_PROTOCOL_TCP && packet.at + FP_TCP <= packet.end) {
+		check = packet.at + FP_TCP_CHECK;
+		bytes = packet.end - packet.at;
+	} else if (packet.protocol == FP_PROTOCOL_UDP && packet.at + FP_UDP <= packet.end) {
+		check = packet.at + FP_UDP_CHECK;
+		bytes = fp_get16(frame + packet.at + 4);
+		if (bytes < FP_UDP || packet.at + bytes > packet.end || (packet.four && !fp_get16(frame + check)))
+			return;
+	} else {
+		return;
+	}
+
+	sum += htobe16((uint16_t)packet.protocol) + htobe16((uint16_t)bytes) + fp_sum(frame + packet.at, bytes);
+	if (fp_fold(sum) == 0xffff)
+		return;
+	memcpy(&word, frame + check, sizeof(word));
+	word = (uint16_t)~fp_fold(sum - word);
+	fp_put_word(frame + check, word || packet.protocol == FP_PROTOCOL_TCP ? word : 0xffff);
 }

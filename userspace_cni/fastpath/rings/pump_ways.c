@@ -12,7 +12,8 @@
  *			written as one (merge_segments.c), because a write costs as much as 20 of them
  *
  * Headers of the other side lie: each is judged with its frame (net_header.c). The kernel refuses what it does not like, too, and
- * that frame is dropped and counted like any other that it does not take.
+ * that frame is dropped and counted like any other that it does not take. A checksum for which a header vouches is made right where
+ * the frame lacks it, for the kernel looks at the frame alone.
  *
  * A batch ends early when it has LARGE_BATCH bytes: large frames stay in the cache between read and send, and little memory is used.
  */
@@ -330,6 +331,8 @@ static int write_with_headers(struct fp_pump *pump, uint32_t count)
 		uint8_t *frame = pump->down + (size_t)i * pump->stride;
 
 		if (fp_header_sound(frame, pump->down_lengths[i], pump->longest)) {
+			if ((frame[0] & (FP_NEEDS_CSUM | FP_DATA_VALID)) == FP_DATA_VALID)
+				fp_complete_check(frame, pump->down_lengths[i]);
 			clear_unused(frame);
 			large |= pump->down_lengths[i] > pump->longest + FP_HEADER;
 			continue;

@@ -29,9 +29,13 @@
 #define FP_TAGS_MAX	2	/* VLAN tags that are looked through */
 #define FP_IP4		20	/* bytes of the header without options */
 #define FP_IP6		40
+#define FP_FRAGMENT	0x3fff	/* behind the identification: more fragments, or an offset */
 #define FP_TCP		20
 #define FP_TCP_CHECK	16	/* where the check word is in TCP's header */
+#define FP_UDP		8
+#define FP_UDP_CHECK	6
 #define FP_PROTOCOL_TCP	6
+#define FP_PROTOCOL_UDP	17
 
 #define FP_FIN		0x01	/* flags, byte 13 of TCP's header */
 #define FP_SYN		0x02
