@@ -13,7 +13,9 @@ from typing import Any
 
 from cel_expr_python import cel
 
-_ENVIRONMENT = cel.NewEnv(variables=dict.fromkeys(("object", "oldObject", "request", "variables", "self"), cel.Type.DYN))
+_ENVIRONMENT = cel.NewEnv(
+    variables=dict.fromkeys(("object", "oldObject", "request", "variables", "self", "device"), cel.Type.DYN)
+)
 
 
 class ExpressionError(Exception):
@@ -92,7 +94,8 @@ def _matches(rule: Mapping[str, Sequence[str]], asked: AdmissionRequest) -> bool
 
 
 def evaluated(expression: str, data: Mapping[str, Any]) -> Any:
-    """The value of a CEL expression with the variables `data`; a schema's rules have `self`. Raises ExpressionError."""
+    """The value of a CEL expression with the variables `data`; a schema's rules have `self`, selectors of claims
+    `device`. Raises ExpressionError."""
     value = _ENVIRONMENT.compile(expression).eval(data=data)
     if value.type() == cel.Type.ERROR:
         raise ExpressionError(f"expression '{expression}' resulted in error: {value.plain_value()}")

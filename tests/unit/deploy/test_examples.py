@@ -17,6 +17,9 @@ from userspace_cni.cli.main import userspace_cni
 
 EXAMPLES = sorted((ROOT / "deploy" / "examples").glob("*.yaml"))
 NAMES = [
+    "claim-template",
+    "claim-vm",
+    "claim",
     "non-root",
     "ordinary-pods",
     "ovn-dpdk",
@@ -47,7 +50,9 @@ def test_an_example(path: Path) -> None:
     """Its networks are what ADD takes, pods name networks of the file, the image is named once, and it says how it is applied."""
     found = documents(path)
     has_pods = any(each["apiVersion"] != "userspace-cni.io/v1alpha1" for each in found)
-    if has_pods:  # objects of the node's network are judged in tests/unit/kube/test_node_objects.py
+    has_claims = any(each["kind"].startswith("ResourceClaim") for each in found)
+    # claims are judged in test_claim_examples.py, objects of the node's network in tests/unit/kube/test_node_objects.py
+    if has_pods and not has_claims:
         linted = CliRunner().invoke(userspace_cni, ["lint", str(path)])
         assert linted.exit_code == 0, linted.output
     text = path.read_text()
@@ -56,7 +61,7 @@ def test_an_example(path: Path) -> None:
     assert len(images) == len(set(images)) == int(has_pods)
     networks = {each["metadata"]["name"] for each in found if each["kind"] == "NetworkAttachmentDefinition"}
     for each in found:
-        if each["kind"] == "Deployment":
+        if each["kind"] == "Deployment" and not has_claims:
             client = ApiClient()
             read = client.deserialize(json.dumps(each), "V1Deployment", "application/json")
             assert client.sanitize_for_serialization(read) == each  # type: ignore[no-untyped-call]
