@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 
+from kubevirt.dra import read_metadata
 from tests.agent.living import LiveNode
 from tests.cni.spec import switch_of
-from tests.lab.dra.claiming_node import ClaimingNode, claiming
+from tests.lab.dra.claiming_node import BRIDGE, ClaimingNode, claiming
 from tests.lab.dra.plugin_registry import KubeletError
+from tests.lab.kube.objectstore import Write
+from tests.lab.kube.pods import Pod
+from tests.lab.kube.resource_definitions import CLAIMS
 from tests.lab.switch.switch import wait_until
 
 
@@ -47,48 +51,165 @@ def test_prepared_and_unprepared(node: ClaimingNode) -> None:
     node.require_nothing_left()
 
 
-def test_asked_again(node: ClaimingNode) -> None:
-    """A claim that is there is left as it is: for the same kubelet, and another one, and another agent."""
-    node.start()
-    pod = node.pod()
-    node.claim("one", pod)
-    node.kubelet.prepare(pod, "one")
-    [port] = node.ports()
-    row, answer = switch_of(node.live).interface(port), node.kubelet.cdi_devices(pod)
-    node.kubelet.restart()
-    node.kubelet.await_driver("userspace-cni.io")
-    node.kubelet.prepare(pod, "one")
-    node.live.kill()
-    node.start()
-    node.kubelet.restart()
-    node.kubelet.await_driver("userspace-cni.io")
-    node.kubelet.prepare(pod, "one")
-    assert node.kubelet.called("NodePrepareResources") == 3
-    assert (switch_of(node.live).interface(port)["_uuid"], node.kubelet.cdi_devices(pod)) == (row["_uuid"], answer)
-    node.kubelet.unprepare(pod)
-    node.require_nothing_left()
-
-
 def test_two_consumers(node: ClaimingNode) -> None:
     """A vhost-user socket has one peer: a claim of two pods is refused, with what to do, and nothing is made."""
     node.start()
     pod, other = node.pod(), node.pod("other")
     node.claim("one", pod)
     node.scheduler.reserve("one", pod, other)
-    with pytest.raises(KubeletError, match=r"reserved for 2 pods .*ResourceClaimTemplate"):
+    with pytest.raises(KubeletError, match=r"is for 2 pods .*ResourceClaimTemplate"):
         node.kubelet.prepare(pod, "one")
     assert node.ports() == []
 
 
-def test_lost_cdi_file(node: ClaimingNode) -> None:
-    """A CDI file that is lost is made again before the kubelet asks, and a container can be started again."""
+def status_of(node: ClaimingNode, name: str) -> list[dict[str, Any]]:
+    """What the claim's status says of its devices."""
+    listed: list[dict[str, Any]] = (node.scheduler.read("default", name).get("status") or {}).get("devices") or []
+    return listed
+
+
+def conditions_of(node: ClaimingNode, name: str) -> list[dict[str, str]]:
+    return [{each["type"]: each["status"] for each in device["conditions"]} for device in status_of(node, name)]
+
+
+def test_parameters(node: ClaimingNode) -> None:
+    """Parameters are keys of a network: they are in the port's rows, and the claim's status tells the interface."""
+    node.start()
+    pod = node.pod()
+    said = {"host": {"mtu": 9000, "mac": "02:00:00:00:00:09", "bridge": {"vlanId": 7}}, "bandwidth": {"egressRate": 8_000_000}}
+    node.claim("one", pod, parameters=said)
+    node.kubelet.prepare(pod, "one")
+    [port] = node.ports()
+    row = switch_of(node.live).interface(port)
+    assert (row["mtu_request"], row["ingress_policing_rate"]) == (9000, 8000)
+    assert switch_of(node.live).vsctl("get", "Port", port, "tag").strip() == "7"
+    wait_until(lambda: bool(status_of(node, "one")), what="the status of the claim")
+    [device] = status_of(node, "one")
+    assert device["networkData"] == {"interfaceName": "net0", "hardwareAddress": "02:00:00:00:00:09"}
+    assert conditions_of(node, "one") == [{"Ready": "True", "Exclusive": "True"}]
+    node.kubelet.unprepare(pod)
+    node.require_nothing_left()
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"host": {"bridge": {"vlanId": 8}}}, r"VLAN 8 .*namespace 'default'"),
+    ({"host": {"bridge": {"bridgeName": "br-other"}}}, r"bridgeName.*br-other"),
+    ({"host": {"vhost": {"sockettfile": "a"}}}, r"'host.vhost.sockettfile' is unknown"),
+    ({"kubeconfig": "/etc/x"}, r"'kubeconfig' cannot be in the parameters of a claim"),
+    ({"host": {"bridge": {"vlanId": 7}, "vhost": {"mode": "server"}}}, r"OVS is to be the server"),
+    ({"host": {"iftype": "veth", "bridge": {"vlanId": 7}}}, r"a vhost-user interface"),
+]
+"""Parameters, and what the kubelet is told of them."""
+
+
+def test_what_a_namespace_may_not_have(node: ClaimingNode) -> None:
+    """A claim's author is a tenant: the administrator's rules and the reader of networks hold for its parameters."""
+    rule = f'[[rule]]\nnamespaces = ["*"]\nbridges = ["{BRIDGE}"]\nvlans = ["7"]\n'
+    Path(node.live.environ["USERSPACE_CNI_CONFIG"]).write_text(rule)
+    node.start()
+    pod = node.pod()
+    for number, (said, words) in enumerate(REFUSED):
+        node.claim(f"c{number}", pod, parameters=said)
+        with pytest.raises(KubeletError, match=words):
+            node.kubelet.prepare(pod, f"c{number}")
+        assert (node.ports(), cdi_files(node)) == ([], {})
+
+
+def test_several_devices(node: ClaimingNode) -> None:
+    """The same bridge twice in one request is two ports with directories and MACs of their own; the container's variable names
+    both directories, and its file both sockets."""
+    node.start()
+    pod = node.pod()
+    uid = node.claim("two", pod, BRIDGE, BRIDGE)
+    node.kubelet.prepare(pod, "two")
+    assert len(node.ports()) == 2
+    rows = [switch_of(node.live).interface(port) for port in node.ports()]
+    assert len({row["external_ids"]["attached-mac"] for row in rows}) == 2
+    assert len({row["options"]["vhost-server-path"] for row in rows}) == 2
+    edits = [spec["devices"][0]["containerEdits"] for spec in cdi_files(node).values()]
+    targets = [each["mounts"][0]["containerPath"] for each in edits]
+    assert {each["env"][0] for each in edits} == {f"USERSPACE_CNI_DIRS_TWO_NET={':'.join(sorted(targets))}"}
+    [told] = [mount for each in edits for mount in each["mounts"] if mount["containerPath"].endswith("-metadata.json")]
+    assert told["containerPath"] == (
+        "/var/run/kubernetes.io/dra-device-attributes/resourceclaims/two/net/userspace-cni.io-metadata.json"
+    )
+    port_of_request = read_metadata(Path(told["hostPath"]).read_text().partition("\n")[0], "other", "the file")
+    assert port_of_request is None
+    first = json.loads(Path(told["hostPath"]).read_text().splitlines()[0])
+    assert first["metadata"]["uid"] == uid
+    assert [each["networkData"]["interfaceName"] for each in first["requests"][0]["devices"]] == ["net0", "net1"]
+    wait_until(lambda: len(status_of(node, "two")) == 2, what="the status of both")
+    node.kubelet.unprepare(pod)
+    node.require_nothing_left()
+
+
+def test_metadata(node: ClaimingNode) -> None:
+    """The sidecar of VMs reads socket and MAC of a claim in the file that the container gets."""
+    node.start()
+    pod = node.pod()
+    node.claim("one", pod, parameters={"host": {"mtu": 2000}})
+    node.kubelet.prepare(pod, "one")
+    [spec] = cdi_files(node).values()
+    directory, file = spec["devices"][0]["containerEdits"]["mounts"]
+    [port] = node.ports()
+    found = read_metadata(Path(file["hostPath"]).read_bytes(), "net", "the file")
+    assert found
+    mac = switch_of(node.live).interface(port)["external_ids"]["attached-mac"]
+    assert (found.path, found.mtu, found.mac) == (f"{directory['containerPath']}/{port}", 2000, mac)
+
+
+def test_second_consumer(node: ClaimingNode) -> None:
+    """A pod that names a claim whose devices another pod has is told by an event, and the claim by a condition."""
     node.start()
     pod = node.pod()
     node.claim("one", pod)
     node.kubelet.prepare(pod, "one")
-    before = cdi_files(node)
-    for name in before:
-        (Path(node.live.environ["USERSPACE_CNI_CDI_DIR"]) / name).unlink()
-    wait_until(lambda: cdi_files(node) == before, what="the CDI file to be there again")
+    wait_until(lambda: conditions_of(node, "one") == [{"Ready": "True", "Exclusive": "True"}], what="the status of the claim")
+    other = Pod("other")
+    node.scheduler.reserve("one", pod, other)
+    manifest = other.manifest()
+    named = {"resourceClaims": [{"name": "net", "resourceClaimName": "one"}]}
+    node.api.add_pod({**manifest, "spec": {**manifest["spec"], **named}})
+    wait_until(lambda: conditions_of(node, "one") == [{"Ready": "True", "Exclusive": "False"}], what="the condition")
+    wait_until(lambda: "ClaimInUse" in node.api.events.of("other"), what="the event on the other pod")
+    node.scheduler.reserve("one", pod)
     node.kubelet.unprepare(pod)
+
+
+def test_changed_claim(node: ClaimingNode) -> None:
+    """A claim that was allocated anew meanwhile gets the port that it asks for now, in the former one's place."""
+    node.start()
+    pod = node.pod()
+    node.add_bridge("br-dev2")
+    uid = node.claim("one", pod)
+    node.kubelet.prepare(pod, "one")
+    status = node.scheduler.read("default", "one")["status"]
+    status["allocation"]["devices"]["results"][0]["device"] = "br-dev2"
+    node.api.objects(CLAIMS).patch("default", "one", {"status": status}, Write("kube-scheduler", "status"))
+    node.kubelet.restart()
+    node.kubelet.await_driver("userspace-cni.io")
+    node.kubelet.prepare(pod, "one")
+    assert (len(node.ports()), len(node.ports("br-dev2"))) == (0, 1)
+    assert uid in next(iter(cdi_files(node)))
+    node.kubelet.unprepare(pod)
+
+
+def test_unknown_claim(node: ClaimingNode) -> None:
+    """Unprepare of what nothing records succeeds, and removes what marks and names say is the claim's; another's stays."""
+    node.start()
+    pod, other = node.pod(), node.pod("other")
+    uid = node.claim("one", pod, BRIDGE, BRIDGE)
+    node.claim("two", other)
+    node.kubelet.prepare(pod, "one")
+    node.kubelet.prepare(other, "two")
+    [kept] = [name for name in node.ports() if switch_of(node.live).interface(name)["external_ids"]["network"] == "two"]
+    node.live.kill()
+    for path in (node.live.state / "attachments").glob("*"):
+        if uid in path.read_text():
+            path.unlink()
+    node.start()
+    node.kubelet.unprepare(pod)
+    assert node.ports() == [kept]
+    assert len(cdi_files(node)) == 1
+    node.kubelet.unprepare(other)
     node.require_nothing_left()

@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from types import FrameType
@@ -128,7 +128,12 @@ class Agent:
             environ,
             resident=True,
             tell=Callbacks(
-                self.metrics.observe_group, self._on_disconnect, self._on_change, self.metrics.count_dropped_events, self._on_pod
+                self.metrics.observe_group,
+                self._on_disconnect,
+                self._on_change,
+                self.metrics.count_dropped_events,
+                self._on_pod,
+                self._on_claims,
             ),
         )
         self.devices = OfferedDevices(self.node, self.metrics)
@@ -299,6 +304,9 @@ class Agent:
     def _on_pod(self, namespace: str, name: str) -> None:
         self.waiting.on_pod(namespace, name)
         self.watchdog.on_pod(namespace, name)
+
+    def _on_claims(self, namespace: str, names: Collection[str]) -> None:
+        self.devices.note_claims(namespace, names)
 
     def _ports(self) -> list[SwitchPort]:
         return list(self.node.switch.list_ports() or ())

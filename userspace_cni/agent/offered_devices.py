@@ -6,6 +6,7 @@ each bridge.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,11 @@ class OfferedDevices(Supervisor):
             self._slices.look()
         if self._claims:
             self._claims.look()
+
+    def note_claims(self, namespace: str, names: Collection[str]) -> None:
+        """A pod has come that names these claims. Waits for nothing."""
+        if self._claims:
+            self._claims.note_claims(namespace, names)
 
     @cached_property
     def room(self) -> BridgeRoom | None:

@@ -45,6 +45,7 @@ LOGICAL_PORT_MISSING: Final = NoticeReason("LogicalPortMissing")
 SERVICE_DEGRADED: Final = NoticeReason("ServiceDegraded")
 POLICY_REFUSED: Final = NoticeReason("PolicyRefused")
 POLICY_FRAGMENTS: Final = NoticeReason("PolicyWithoutFragments", "note")
+CLAIM_IN_USE: Final = NoticeReason("ClaimInUse")
 UPLINK_DOWN: Final = NoticeReason("UplinkDown")
 UPLINK_UP: Final = NoticeReason("UplinkUp", "good")
 NODE_NOT_READY: Final = NoticeReason("NetworkNotReady")
@@ -86,6 +87,7 @@ REASONS: Final = (
     SERVICE_DEGRADED,
     POLICY_REFUSED,
     POLICY_FRAGMENTS,
+    CLAIM_IN_USE,
     UPLINK_DOWN,
     UPLINK_UP,
     NODE_NOT_READY,

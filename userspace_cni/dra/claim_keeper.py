@@ -9,8 +9,9 @@ without a device of ours. While the server does not answer nothing is concluded.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment import claims
@@ -20,7 +21,9 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import bind, say
 from userspace_cni.base.loops import Loop
+from userspace_cni.base.notices import CLAIM_IN_USE, Recipient
 from userspace_cni.dra.claim_objects import SeenClaim, read_claim
+from userspace_cni.dra.claim_status import device_statuses, find_shared, says_the_same, shared_text
 from userspace_cni.dra.device_names import DRIVER
 from userspace_cni.kube.resources import RESOURCE_CLAIMS
 
@@ -31,14 +34,16 @@ if TYPE_CHECKING:
     from userspace_cni.node.local_node import LocalNode
 
 STOP_S: Final = 1.0
-
-
-@dataclass(frozen=True)
-class KeepingPauses:
-    """Seconds: each claim is read again after `look_s`; one that seems to be gone after `proof_s`, and not before."""
-
-    look_s: float = 300.0
-    proof_s: float = 10.0
+LOOK_S: Final = 300.0
+"""Seconds after which a claim is read again."""
+PROOF_S: Final = 10.0
+"""Seconds between two lists that together prove that a claim is gone."""
+SETTLE_S: Final = 0.5
+"""Seconds from a claim's preparation to its status: claims that are prepared meanwhile are not held up by requests about it."""
+AGAIN_S: Final = 30.0
+"""Seconds after which a status that could not be written is tried again."""
+MANAGER: Final = "userspace-cni-claims"
+"""The field manager of claims' statuses."""
 
 
 @dataclass(frozen=True)
@@ -53,33 +58,31 @@ class _WatchedClaim:
 
 
 class ClaimKeeper(Loop):
-    """The thread. `objects`: None without an account of the API server. `seen` is called with each claim that is there as it is
-    now, and with the records of its devices; it may write the claim's status."""
+    """The thread. `objects`: None without an account of the API server."""
 
     failing = "claims could not be looked at; they stay as they are: "
     end_s = STOP_S
+    settle_s = SETTLE_S
 
-    def __init__(
-        self,
-        node: LocalNode,
-        devices: ClaimDevices,
-        objects: Objects | None,
-        seen: Callable[[SeenClaim, Sequence[Record]], None],
-        pauses: KeepingPauses | None = None,
-    ) -> None:
+    def __init__(self, node: LocalNode, devices: ClaimDevices, objects: Objects | None) -> None:
         super().__init__("claims", "looks after claims of devices")
         self._node = node
         self._devices = devices
         self._objects = objects
-        self._seen = seen
-        self._pauses = pauses or KeepingPauses()
         self._known: dict[str, _WatchedClaim] = {}
         self._urgent: set[str] = set()
+        self._named: set[tuple[str, str]] = set()
 
     def note(self, uid: str) -> None:
         """Have this claim looked at soon. Never waits."""
         with self._wake:
             self._urgent.add(uid)
+            self.ask()
+
+    def note_named(self, namespace: str, names: Collection[str]) -> None:
+        """Have the claims of these names looked at soon that are prepared here. Never waits."""
+        with self._wake:
+            self._named |= {(namespace, name) for name in names}
             self.ask()
 
     def renew(self) -> None:
@@ -100,14 +103,15 @@ class ClaimKeeper(Loop):
             return None
         with self._wake:
             urgent, self._urgent = self._urgent, set()
+            named, self._named = self._named, set()
         by_uid = self._find()
         now = time.monotonic()
         self._known = {uid: self._known.get(uid, _WatchedClaim(*place)) for uid, place in by_uid.items()}
         for uid, known in list(self._known.items()):
-            if uid in urgent or known.due <= now:
+            if uid in urgent or (known.namespace, known.name) in named or known.due <= now:
                 self._known[uid] = self._look(uid, known, self._objects)
         waits = [each.due - time.monotonic() for each in self._known.values()]
-        return max(0.1, min(waits, default=self._pauses.look_s))
+        return max(0.1, min(waits, default=LOOK_S))
 
     def _find(self) -> dict[str, tuple[str, str]]:
         """The claims of which records or ports of ours tell, by UID: namespace and name."""
@@ -131,14 +135,32 @@ class ClaimKeeper(Loop):
                 found = objects.list(RESOURCE_CLAIMS.within(known.namespace), fields=f"metadata.name={known.name}")
                 claim = next((read_claim(each, DRIVER) for each in found), None)
                 if claim is None or claim.uid != uid or not claim.devices:
-                    if known.missed and now - known.missed >= self._pauses.proof_s:
+                    if known.missed and now - known.missed >= PROOF_S:
                         self._remove(uid)
-                        return _WatchedClaim(known.namespace, known.name, now + self._pauses.look_s)
-                    return _WatchedClaim(known.namespace, known.name, now + self._pauses.proof_s, known.missed or now)
-                self._seen(claim, [each for each in self._records() if each.claim_uid == uid])
+                        return _WatchedClaim(known.namespace, known.name, now + LOOK_S)
+                    return _WatchedClaim(known.namespace, known.name, now + PROOF_S, known.missed or now)
+                self._write_status(claim, [each for each in self._records() if each.claim_uid == uid], objects)
             except UserspaceError as error:
-                say("warning", "a claim could not be looked at; it stays as it is", error=error)
-        return _WatchedClaim(known.namespace, known.name, now + self._pauses.look_s)
+                say("warning", "a claim could not be looked at, or its status written; it stays as it is", error=error)
+                return _WatchedClaim(known.namespace, known.name, now + AGAIN_S)
+        return _WatchedClaim(known.namespace, known.name, now + LOOK_S)
+
+    def _write_status(self, claim: SeenClaim, records: Sequence[Record], objects: Objects) -> None:
+        """Say in the claim's status what its devices are, unless it says so. Raises UserspaceError.
+
+        The UID goes with it: a claim that was made anew under the name is refused. Others' devices and fields stay theirs.
+        """
+        wanted = device_statuses(claim, records, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        if not wanted or says_the_same(claim, wanted):
+            return
+        body = {"metadata": {"uid": claim.uid}, "status": {"devices": wanted}}
+        resource = RESOURCE_CLAIMS.within(claim.namespace)
+        objects.apply(resource, claim.name, body, manager=MANAGER, subresource="status")
+        if shared := find_shared(claim, records):
+            news = CLAIM_IN_USE.finding(f"claim {claim.name}: {shared_text(shared)}")
+            for each in shared.others:
+                if each.resource == "pods":
+                    self._node.pods.tell(Recipient(claim.namespace, each.name, each.uid, ""), (news,))
 
     def _remove(self, uid: str) -> None:
         """Undo what there is of a claim that is gone. Raises UserspaceError."""

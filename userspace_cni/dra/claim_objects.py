@@ -64,6 +64,8 @@ class SeenClaim:
     pod_claim: str
     consumers: tuple[ClaimConsumer, ...]
     devices: tuple[AllocatedDevice, ...]
+    statuses: tuple[Mapping[str, Any], ...] = ()
+    """What `status.devices` says of ours."""
 
 
 def read_claim(raw: Mapping[str, Any], driver: str) -> SeenClaim:
@@ -90,6 +92,7 @@ def read_claim(raw: Mapping[str, Any], driver: str) -> SeenClaim:
             for each in _objects(status, "reservedFor", "status.")
         ),
         devices=tuple(_device(number, each, configs) for number, each in enumerate(ours)),
+        statuses=tuple(each for each in _objects(status, "devices", "status.") if each.get("driver") == driver),
     )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from userspace_cni.base.supervisor import Supervisor
-from userspace_cni.dra.claim_keeper import ClaimKeeper, KeepingPauses
+from userspace_cni.dra.claim_keeper import ClaimKeeper
 from userspace_cni.dra.dra_driver import DraDriver
 from userspace_cni.dra.dra_sockets import DraSockets
 from userspace_cni.dra.health_feed import SERVICES
@@ -15,8 +15,6 @@ from userspace_cni.kube.object_requests import Objects
 from userspace_cni.node.claim_devices import ClaimDevices
 
 if TYPE_CHECKING:
-    from userspace_cni.attachment.records import Record
-    from userspace_cni.dra.claim_objects import SeenClaim
     from userspace_cni.dra.health_feed import HealthFeed
     from userspace_cni.node.bridge_room import BridgeRoom
     from userspace_cni.node.local_node import LocalNode
@@ -32,13 +30,12 @@ class NodeDra(Supervisor):
         room: BridgeRoom,
         health: HealthFeed | None,
         count: Callable[[str, str], None],
-        pauses: KeepingPauses | None = None,
     ) -> None:
         super().__init__()
         here = node.installation
         objects = Objects(here.clients.of("").session.for_own_threads()) if here.has_account else None
         devices = ClaimDevices(node)
-        self._keeper = ClaimKeeper(node, devices, objects, self._seen, pauses)
+        self._keeper = ClaimKeeper(node, devices, objects)
         told = PreparingCalls(count, lambda claim: self._keeper.note(claim.uid))
         self._preparing = Preparing(node, devices, objects, room, told)
         kubelet = here.settings.kubelet_dir
@@ -55,8 +52,10 @@ class NodeDra(Supervisor):
         """Begin. Raises Unavailable."""
         self.begin(self._driver, self._keeper)
 
+    def note_claims(self, namespace: str, names: Collection[str]) -> None:
+        """A pod has come that names these claims: it may be the second one. Waits for nothing."""
+        self._keeper.note_named(namespace, names)
+
     def look(self) -> None:
         """Look whether the kubelet's directory is as it was. Called once a second; waits for nothing."""
         self._driver.look()
-
-    def _seen(self, claim: SeenClaim, records: Sequence[Record]) -> None: ...

@@ -227,7 +227,7 @@ def _consumer_of(seen: SeenClaim) -> ClaimConsumer:
     if len(seen.consumers) != 1:
         names = ", ".join(each.name for each in seen.consumers[:5]) or "none"
         raise StepFailed(
-            f"{what} is reserved for {len(seen.consumers)} pods ({names}): a vhost-user socket has one peer",
+            f"{what} is for {len(seen.consumers)} pods (its status.reservedFor: {names}), and a vhost-user socket has one peer",
             "use a ResourceClaimTemplate, which makes a claim for each pod",
         )
     if seen.consumers[0].resource != "pods":

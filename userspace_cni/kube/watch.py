@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Collection as Keys
 from dataclasses import dataclass
 from typing import Any, Final
@@ -44,6 +44,7 @@ class _KnownPod:
     """A pod: its UID in the API, its UID on the node (another one for a static pod), its version, and the text kept of it.
 
     `said`: a number that changes with the annotations that decide about interfaces, and when the pod begins to be deleted.
+    `claims`: the ResourceClaims that it names itself, which other pods may name, too.
     """
 
     uid: str
@@ -51,6 +52,7 @@ class _KnownPod:
     version: str
     text: bytes
     said: int = 0
+    claims: tuple[str, ...] = ()
 
 
 class PodWatch(ListWatch):
@@ -58,7 +60,8 @@ class PodWatch(ListWatch):
 
     One daemon thread from `start` to `stop`; a stopped watch cannot be started again. Raises InvalidConfig for a wrong name.
     `on_change` is called with namespace and name of a known pod whose annotations say another thing of its interfaces than
-    before, that has begun to be deleted, or is gone; it must not wait.
+    before, that has begun to be deleted, or is gone; `on_claims` with the namespace of a pod that has become known, and the
+    ResourceClaims that it names. They must not wait.
     """
 
     def __init__(
@@ -67,10 +70,11 @@ class PodWatch(ListWatch):
         node: str,
         times: WatchTimes | None = None,
         on_change: Callable[[str, str], None] = lambda *_: None,
+        on_claims: Callable[[str, Sequence[str]], None] = lambda *_: None,
     ) -> None:
         if not _NODE.fullmatch(node):
             raise InvalidConfig(f"{node!r} is not a name of a node", "the setting node_name")
-        self._pods = _WatchedPods(node, on_change)
+        self._pods = _WatchedPods(node, on_change, on_claims)
         collection = Collection(
             resource=PODS,
             title="the pods of this node",
@@ -120,9 +124,10 @@ class PodWatch(ListWatch):
 class _WatchedPods:
     """What is kept of the pods: the store of their watch."""
 
-    def __init__(self, node: str, on_change: Callable[[str, str], None]) -> None:
+    def __init__(self, node: str, on_change: Callable[[str, str], None], on_claims: Callable[[str, Sequence[str]], None]) -> None:
         self._node = node
         self._on_change = on_change
+        self._on_claims = on_claims
         self._lock = threading.Lock()
         self._pods: dict[tuple[str, str], _KnownPod] = {}
 
@@ -164,8 +169,8 @@ class _WatchedPods:
                 if known and known.uid == now.uid and is_older(now.version, known.version):
                     pods[key] = known
             before, self._pods = self._pods, pods
-        for key, known in before.items():
-            self._tell(key, known, pods.get(key))
+        for key in {**before, **pods}:
+            self._tell(key, before.get(key), pods.get(key))
         if not found:
             say("warning", f"the API server knows no pod on this node: does the API know the node by this name? {self._node}")
 
@@ -186,6 +191,8 @@ class _WatchedPods:
         """Tell of a known pod that has changed or gone, without the lock; `on_change` reads what is known by then."""
         if before and not (now and before.uid == now.uid and before.said == now.said):
             self._on_change(*key)
+        if now and now.claims and not (before and before.uid == now.uid):
+            self._on_claims(key[0], now.claims)
 
 
 def _remembered(pod: Mapping[str, Any]) -> tuple[tuple[str, str], _KnownPod]:
@@ -201,7 +208,16 @@ def _remembered(pod: Mapping[str, Any]) -> tuple[tuple[str, str], _KnownPod]:
     kept = json.dumps(_kept(pod), separators=(",", ":")).encode()
     decisive = frozenset((name, value) for name, value in annotations_of(pod).items() if is_read(name))
     said = hash((decisive, bool(metadata.get("deletionTimestamp"))))
-    return key, _KnownPod(uid, view_of(pod).uid, version, kept if len(kept) <= KEPT_LIMIT else b"", said)
+    claims = tuple(_named_claims(pod))
+    return key, _KnownPod(uid, view_of(pod).uid, version, kept if len(kept) <= KEPT_LIMIT else b"", said, claims)
+
+
+def _named_claims(pod: Mapping[str, Any]) -> Iterator[str]:
+    listed = (pod.get("spec") or {}).get("resourceClaims")
+    for each in listed if isinstance(listed, list) else ():
+        name = each.get("resourceClaimName") if isinstance(each, dict) else None
+        if isinstance(name, str) and name:
+            yield name
 
 
 def _kept(pod: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 class Callbacks:
     """`group` gets the number of ports of each transaction; `disconnect` the name of a port whose application has disconnected;
     `change` the name of a bridge that came, went or is another, or the external_ids of a row of a port that has changed; `untold`
-    the number of notices that no pod was told; `pod` namespace and name of a pod that has changed."""
+    the number of notices that no pod was told; `pod` namespace and name of a pod that has changed; `claims` the namespace of
+    a pod that has come, and the names of the ResourceClaims that it names itself."""
 
     group: Callable[[int], None] = lambda _: None
     disconnect: Callable[[str], None] = lambda _: None
     change: Callable[[str, Mapping[str, str]], None] = lambda *_: None
     untold: Callable[[int], None] = lambda _: None
     pod: Callable[[str, str], None] = lambda *_: None
+    claims: Callable[[str, Collection[str]], None] = lambda *_: None
 
     def listeners(self) -> Listeners:
         from userspace_cni.switch.ovsdb.changes import Listeners

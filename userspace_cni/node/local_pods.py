@@ -130,7 +130,9 @@ class LocalPods:
 
         here = self._installation
         if here.has_account and here.settings.netconf_kubeconfig != "always":
-            self.watch = PodWatch(here.clients.of("").session, here.name, on_change=self._callbacks.pod)
+            self.watch = PodWatch(
+                here.clients.of("").session, here.name, on_change=self._callbacks.pod, on_claims=self._callbacks.claims
+            )
             self._threads.begin(self.watch)
 
     def await_known(self, deadline: Deadline) -> None:

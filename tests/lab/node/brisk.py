@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from userspace_cni.agent import due_looks, watchdog
+from userspace_cni.dra import claim_keeper
 from userspace_cni.host.netlink import listening
 from userspace_cni.kube import object_watch, watch
 from userspace_cni.kube.lacking import CONFIRM_S as ON_A_NODE_S
@@ -25,6 +26,8 @@ PAUSES: Final[tuple[tuple[Any, str], ...]] = (
     (network_keeper, "BEAT_S"),
     (concerns, "APART_S"),
     (listening, "AGAIN_S"),
+    (claim_keeper, "LOOK_S"),
+    (claim_keeper, "PROOF_S"),
     (bridge_room, "GIVEN_S"),
 )
 

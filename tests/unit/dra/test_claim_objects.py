@@ -1,0 +1,57 @@
+"""What a ResourceClaim says to the driver."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.dra.claim_samples import claim, config, result
+from userspace_cni.base.errors import InvalidConfig, Undecodable
+from userspace_cni.dra.claim_objects import POD_CLAIM, ClaimConsumer, read_claim
+from userspace_cni.dra.device_names import DRIVER
+
+
+def test_devices_of_ours() -> None:
+    """Devices of other drivers are left out, and ours keep their place among ours."""
+    raw = claim(result("gpu", driver="gpu.example.com"), result("a"), result("b/fast", "br1-0", shareID="s"))
+    first, second = read_claim(raw, DRIVER).devices
+    assert (first.number, first.request, first.device, first.share) == (0, "a", "br0", "")
+    assert (second.number, second.request, second.device, second.share) == (1, "b/fast", "br1-0", "s")
+
+
+def test_which_parameters_are_for_a_request() -> None:
+    """Those of our driver that name no request, it, or that of which it is a subrequest; the class's first."""
+    configs = [
+        config("FromClaim", ["a"], host={"mtu": 1}),
+        config("FromClass", host={"mtu": 2}),
+        config("FromClaim", ["b"], host={"mtu": 3}),
+        config("FromClaim", ["b/slow"], host={"mtu": 4}),
+        config("FromClaim", driver="gpu.example.com", host={"mtu": 5}),
+    ]
+    devices = read_claim(claim(result("a"), result("b/fast"), configs=configs), DRIVER).devices
+    found = [[(each.source, each.value["host"]["mtu"]) for each in device.parameters] for device in devices]
+    assert found == [[("FromClass", 2), ("FromClaim", 1)], [("FromClass", 2), ("FromClaim", 3)]]
+
+
+def test_who_uses_it() -> None:
+    """Name and UID of each consumer, and how the pod calls a claim of a template."""
+    raw = claim(result(), pods=["app", "other"])
+    raw["metadata"]["annotations"] = {POD_CLAIM: "net"}
+    seen = read_claim(raw, DRIVER)
+    assert seen.consumers == (ClaimConsumer("pods", "app", "uid-app"), ClaimConsumer("pods", "other", "uid-other"))
+    assert seen.pod_claim == "net"
+
+
+def test_not_allocated() -> None:
+    """A claim without a status has no devices and no consumers."""
+    seen = read_claim({"metadata": {"name": "c", "namespace": "blue", "uid": "u1"}, "spec": {}}, DRIVER)
+    assert (seen.devices, seen.consumers) == ((), ())
+
+
+def test_what_the_server_would_not_have_taken() -> None:
+    """More devices than a claim can have, another source, and values of other types are refused."""
+    with pytest.raises(InvalidConfig, match="has 33 devices"):
+        read_claim(claim(*[result()] * 33), DRIVER)
+    with pytest.raises(InvalidConfig, match="from 'FromPod'"):
+        read_claim(claim(result(), configs=[config("FromPod")]), DRIVER)
+    with pytest.raises(Undecodable, match="results"):
+        read_claim({"metadata": {}, "status": {"allocation": {"devices": {"results": ["x"]}}}}, DRIVER)
