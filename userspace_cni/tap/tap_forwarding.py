@@ -184,7 +184,13 @@ class TapBridge:
         size = _queue_size(mtu)
         receive_room = _RECEIVE_BYTES // size if wanted.offloads else None
         options = FrontEndOptions(
-            room=mtu + ETHERNET, receive_room=receive_room, mergeable=True, queue_size=size, offloads=offloads, headers=True
+            room=mtu + ETHERNET,
+            receive_room=receive_room,
+            mergeable=True,
+            packed=False,  # the kernel is the limit, and a packed ring that is idle costs the switch more
+            queue_size=size,
+            offloads=offloads,
+            headers=True,
         )
         self.mode = self._decided()
         with ExitStack() as stack:
