@@ -7,7 +7,7 @@ It measures, by name; all by default:
                  and with each of our rings. Both copy each frame into its buffer. Eight bytes of each received frame are
                  compared; in the first column they are not, and there are Python and our loop with buffers filled once
     both         the same both ways at once
-    queues       two queue pairs for each port, on the switch's one polling thread
+    queues       two queue pairs for each port, on the switch's one polling thread, one way and both ways
     lossless     the fastest rate without loss, by a binary search as RFC 2544 describes it; loss_free.py says what counts
     latency, attach, testpmd     round trips, attachments, and another back-end; with the installed switch alone
 
@@ -37,7 +37,7 @@ from tests.bench.dpdk_paths import DPDK_PATHS, build, dpdk_version
 from tests.bench.fastpath_tables import show
 from tests.bench.frame_runs import QUEUE_CASES, Case, cases_of, percentile
 from tests.bench.our_loads import RINGS, Ends, OurLoop, frame_of
-from tests.bench.path_comparison import Comparison, Plan
+from tests.bench.path_comparison import MORE_TURNS, Comparison, Plan
 from tests.bench.report import arguments, machine, tell
 from tests.bench.switch_pair import BRIDGE, INSTALLED, SWITCHES, SwitchPair, switch_pair
 from tests.lab.switch.switch import Switch, wait_until
@@ -76,7 +76,8 @@ def on_switch(pair: SwitchPair, program: Path, names: Sequence[str], plan: Plan,
         rows = comparison.throughput([case for way in ways for case in cases_of(way)])
         found |= {"both" if way == 2 else "throughput": [row for row in rows if row["ways"] == way] for way in ways}
     if "queues" in names:
-        found["queues"] = comparison.throughput(QUEUE_CASES, 2)
+        rows = comparison.throughput(QUEUE_CASES, 2)
+        found |= {"queues both" if ways == 2 else "queues": [row for row in rows if row["ways"] == ways] for ways in (1, 2)}
     if "lossless" in names:
         found["lossless"] = comparison.loss_free()
     return {**found, "turns": comparison.turns, "taken": comparison.taken}
@@ -195,6 +196,12 @@ def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--quick", action="store_true", help="one short round")
     parser.add_argument("--rounds", type=int, help="rounds of the comparison")
+    parser.add_argument(
+        "--more-turns",
+        type=int,
+        default=MORE_TURNS,
+        help="at most so many more, for those that had none that counts",
+    )
     parser.add_argument("--switch", action="append", choices=SWITCHES, help="only this Open vSwitch; may be given again")
     parser.add_argument("--path", action="append", metavar="WORDS", help="only DPDK's paths with these words in their names")
     parser.add_argument("names", nargs="*", metavar="NAMES", help=", ".join(MEASURES))
@@ -204,7 +211,8 @@ def main() -> int:
     paths = [path for path in DPDK_PATHS if not options.path or any(words in path.name for words in options.path)]
     if not paths:
         parser.error(f"no such path; there are {', '.join(path.name for path in DPDK_PATHS)}")
-    plan = Plan(options.rounds or 1, 0.05, paths) if options.quick else Plan(options.rounds or 3, 0.12, paths)
+    rounds, seconds = (1, 0.05) if options.quick else (3, 0.12)
+    plan = Plan(options.rounds or rounds, seconds, paths, options.more_turns)
     effort = Effort(5_000, 30) if options.quick else Effort(50_000, 200)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the switch, which polls, ends with it
     report = measure(options.names or MEASURES, options.switch or SWITCHES, plan, effort)

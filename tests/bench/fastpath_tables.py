@@ -16,6 +16,7 @@ _TITLES: Final = {
     "throughput": "One way, plateau, Mpps",
     "both": "Both ways at once, plateau of the sum, Mpps",
     "queues": "Two queue pairs, one way, plateau, Mpps",
+    "queues both": "Two queue pairs, both ways at once, plateau of the sum, Mpps",
     "lossless": "The fastest rate without loss, one way, bursts of 32, Mpps",
 }
 _DPDK: Final = frozenset(path.name for path in DPDK_PATHS)

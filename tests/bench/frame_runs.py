@@ -40,7 +40,7 @@ def cases_of(ways: int) -> list[Case]:
     return [Case(ways=ways, touch=False), *grid]
 
 
-QUEUE_CASES: Final = [Case(length, queues=2) for length in LENGTHS]
+QUEUE_CASES: Final = [Case(length, ways=ways, queues=2) for ways in (1, 2) for length in LENGTHS]
 
 
 def percentile(values: Sequence[int], share: float) -> int:

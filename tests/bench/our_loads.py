@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from tests.bench.frame_runs import WINDOW_NS, Case, Run, percentile
 from tests.bench.loss_free import Trial
 from userspace_cni.fastpath.rings.burst import Burst
-from userspace_cni.fastpath.rings.generator import MARK_AT, Load, blast, blast_both, bounce
+from userspace_cni.fastpath.rings.generator import MARK_AT, Load, blast, blast_both, blast_ways, bounce
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.rings.stream_generator import FrameStream, Generator
 from userspace_cni.fastpath.vhost.front_end import FrontEndOptions
@@ -52,8 +52,9 @@ class OurLoop:
                 found = blast(a[0], b[0], load)
             case 2, 1:
                 found = blast_both(a[0], b[0], load)
-            case 1, 2:  # two ways, each from a queue of one port to a queue of the other
-                found = blast_both(_crossed(a[0], b[1]), _crossed(a[1], b[0]), load)
+            case (1 | 2) as ways, 2:
+                there, back = list(zip(a, b, strict=True)), list(zip(b, a, strict=True))
+                found = blast_ways(there + (back if ways == 2 else []), load)
             case _:
                 raise ValueError(f"no loop for {case}")
         return Run(found.windows, found.received / found.seconds)

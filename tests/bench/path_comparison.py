@@ -22,8 +22,7 @@ PYTHON: Final = {"Python, by bursts": python_bursts, "Python, by frames": python
 _ABOVE: Final = 1.05
 """The highest rate that is tried, as a multiple of the plateau."""
 _TRIES: Final = 5
-_MORE_TURNS: Final = 24
-"""At most, for those that had none while the processors were as they mostly are."""
+MORE_TURNS: Final = 24
 
 
 class Loop(Protocol):
@@ -37,11 +36,15 @@ class Loop(Protocol):
 
 
 class Plan(NamedTuple):
-    """How much is measured: rounds, seconds of each run, and which of DPDK's paths."""
+    """How much is measured: rounds, seconds of each run, which of DPDK's paths, and at most how many more turns.
+
+    More turns are for those that had none while the processors were as they mostly are.
+    """
 
     rounds: int
     seconds: float
     paths: Sequence[DpdkPath] = DPDK_PATHS
+    more_turns: int = MORE_TURNS
 
 
 class Comparison:
@@ -94,7 +97,7 @@ class Comparison:
                 found = measure(name, loop)
                 turns.append(Turn(name, before, loop.round_trip(), found))
             self._say(f"    round trips of {before} and {turns[-1].after} µs")
-            if not order and len(turns) < rounds * len(begin) + _MORE_TURNS:
+            if not order and len(turns) < rounds * len(begin) + self._plan.more_turns:
                 order = [name for name in begin if name not in {turn.whose for turn in comparable(turns)}]
         kept = comparable(turns)
         self.turns.append({"of": what, "all": len(turns), "compared": len(kept), "round trips": trips_of(kept)})

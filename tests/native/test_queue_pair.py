@@ -18,7 +18,7 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath._native import ffi, lib
 from userspace_cni.fastpath.fastpath_errors import BreachReason, Closed, Disconnected, FrameRefused, RingFault
 from userspace_cni.fastpath.rings.burst import Burst
-from userspace_cni.fastpath.rings.generator import Load, blast, blast_both, bounce, echo
+from userspace_cni.fastpath.rings.generator import Load, blast, blast_both, blast_ways, bounce, echo
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 
 FRAME = bytes.fromhex("02000000000b02000000000a88b5") + bytes(46)
@@ -216,14 +216,15 @@ def test_blast(wire: Wire, load: Load) -> None:
     """Received frames were sent, and each window has its number of them."""
     with wire.run():
         one, both = blast(*ends(wire), load), blast_both(*ends(wire), load)
-    for slice_ in (one, both):
+        four = blast_ways([ends(wire), ends(wire)[::-1]] * 2, load)
+    for slice_ in (one, both, four):
         assert 0 < slice_.received <= slice_.sent
         assert slice_.seconds >= load.seconds
         assert 0 < len(slice_.windows) <= load.seconds * 1e9 / load.window_ns
         assert sum(slice_.windows) <= slice_.received
     assert one.foreign == 0  # the second may find what was left of the first
     counted = [pair.counters for pair in wire.pairs]
-    assert sum(each.tx_frames for each in counted) == one.sent + both.sent
+    assert sum(each.tx_frames for each in counted) == one.sent + both.sent + four.sent
 
 
 def test_the_shortest_load_takes_time(wire: Wire) -> None:
@@ -278,6 +279,9 @@ def test_generator_failures(wire: Wire) -> None:
     ):
         with pytest.raises(ValueError, match="load needs"):
             blast(*ends(wire), load)
+    for ways in ([], [ends(wire)] * 5):
+        with pytest.raises(ValueError, match=f"{len(ways)} ways: 1 to 4 are possible"):
+            blast_ways(ways, Load(FRAME))
     with pytest.raises(ValueError, match="30 bytes"):
         echo(wire.pairs[0], 1, frame=bytes(29))
     with pytest.raises(FrameRefused):

@@ -42,6 +42,7 @@ class _Lib:
     def fp_driver_free(self, queue: Any, /) -> None: ...
 
     # generator.cdef
+    FP_WAYS: int
     FP_LARGEST_BATCH: int
     FP_NUMBER_AT: int
     FP_ECHO_BYTES: int

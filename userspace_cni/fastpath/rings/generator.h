@@ -8,13 +8,13 @@
 
 #include "queue.h"
 
-#define FP_WAYS 2		/* most directions of one load */
+#define FP_WAYS 4		/* most ways of one load: both directions of two queue pairs */
 #define FP_LARGEST_BATCH 256	/* frames */
 #define FP_NUMBER_AT 22		/* where an echo's number is: behind Ethernet header and mark */
 #define FP_ECHO_BYTES 30	/* shortest frame of an echo */
 
 /** struct fp_load - A load, and its results
- * @frame, @back, @length: The frame of the first way and that of the second, NULL for the same; with @touch, bytes 14 to 22 of
+ * @frame, @back, @length: The frame of the first way and that of the others, NULL for the same; with @touch, bytes 14 to 22 of
  *		both are the mark
  * @batch:	Frames per burst, 1 to FP_LARGEST_BATCH
  * @copy:	Copy each frame into its buffer; else buffers are filled once (drivers only)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ MARK_BYTES = 8
 SHORTEST_MARKED = MARK_AT + MARK_BYTES
 SHORTEST_ECHO: int = lib.FP_ECHO_BYTES
 LARGEST_BATCH: int = lib.FP_LARGEST_BATCH
+MOST_WAYS: int = lib.FP_WAYS
 BUDGET_NS = 100_000_000
 LOST_MAX = 5
 SECOND = 1_000_000_000
@@ -76,6 +78,13 @@ def blast_both(a: QueuePair, b: QueuePair, load: Load) -> Slice:
     return _blast([(a, b), (b, a)], load)
 
 
+def blast_ways(ways: Sequence[tuple[QueuePair, QueuePair]], load: Load) -> Slice:
+    """As `blast_both`, on one to four ways, each from a source to a sink."""
+    if not 0 < len(ways) <= MOST_WAYS:
+        raise ValueError(f"a load on {len(ways)} ways: 1 to {MOST_WAYS} are possible")
+    return _blast(ways, load)
+
+
 def bounce(a: QueuePair, b: QueuePair, count: int, *, frame: bytes, sleep: bool = False, timeout_s: float = 1.0) -> Echoes:
     """Send `count` frames one after the other from `a`; `b` sends each back with its MAC addresses exchanged.
 
@@ -96,7 +105,7 @@ class _WaitOptions:
     timeout_s: float
 
 
-def _blast(ways: list[tuple[QueuePair, QueuePair]], load: Load) -> Slice:
+def _blast(ways: Sequence[tuple[QueuePair, QueuePair]], load: Load) -> Slice:
     shortest = SHORTEST_MARKED if load.touch else MARK_AT
     if len(load.frame) < shortest or not 0 < load.batch <= LARGEST_BATCH or load.seconds <= 0 or load.window_ns <= 0:
         raise ValueError(f"a load needs {shortest} bytes of frame, a batch of 1 to {LARGEST_BATCH}, and time: {load}")
