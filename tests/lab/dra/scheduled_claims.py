@@ -43,20 +43,7 @@ class Scheduler:
 
     def claim(self, name: str, pod: Pod, *given: Given, parameters: Mapping[str, Any] | None = None) -> str:
         """Make a claim of these devices, which the pod may use; its UID. `parameters`: what it says to the driver."""
-        requests = [{"name": each.request, "exactly": {"deviceClassName": DRIVER, "count": len(each.devices)}} for each in given]
-        config = [] if parameters is None else [{"opaque": {"driver": DRIVER, "parameters": dict(parameters)}}]
-        results = [result for each in given for result in each.results(self.node)]
-        allocated = {"results": results, **({"config": [{"source": "FromClaim", **config[0]}]} if config else {})}
-        made = self.api.add(
-            {
-                "apiVersion": VERSION,
-                "kind": "ResourceClaim",
-                "metadata": {"name": name},
-                "spec": {"devices": {"requests": requests, **({"config": config} if config else {})}},
-                "status": {"allocation": {"devices": allocated}, "reservedFor": [_consumer(pod)]},
-            },
-            pod.namespace,
-        )
+        made = self.api.add(claim_object(name, pod, given, self.node, parameters), pod.namespace)
         return str(made["metadata"]["uid"])
 
     def reserve(self, name: str, *pods: Pod) -> None:
@@ -71,6 +58,23 @@ class Scheduler:
     def delete(self, name: str, namespace: str = "default") -> None:
         """Delete the claim at once, finalizers or not, as when a user removed them."""
         self.api.objects(CLAIMS).remove(namespace, name)
+
+
+def claim_object(
+    name: str, pod: Pod, given: Sequence[Given], node: str, parameters: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The claim, allocated on this node."""
+    requests = [{"name": each.request, "exactly": {"deviceClassName": DRIVER, "count": len(each.devices)}} for each in given]
+    config = [] if parameters is None else [{"opaque": {"driver": DRIVER, "parameters": dict(parameters)}}]
+    results = [result for each in given for result in each.results(node)]
+    allocated = {"results": results, "config": [{"source": "FromClaim", **each} for each in config]}
+    return {
+        "apiVersion": VERSION,
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": {"devices": {"requests": requests, "config": config}},
+        "status": {"allocation": {"devices": allocated}, "reservedFor": [_consumer(pod)]},
+    }
 
 
 def _consumer(pod: Pod) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.cluster_objects import node
+from tests.lab.kube.resource_definitions import define_resources
 from tests.lab.ovn.started import Started
 
 _SWITCH_S = 0.0005
@@ -49,6 +50,11 @@ class ServedCluster(Started):
     def put(self, things: Sequence[Mapping[str, Any]]) -> None:
         """Make or change these objects, which have their namespace in themselves."""
         self._ask("put", things)
+
+    def uids(self, resource: str) -> dict[str, str]:
+        """The UID of each object of this resource, as "resourceclaims.resource.k8s.io", by its name."""
+        found: dict[str, str] = self._ask("uids", resource)
+        return found
 
     def remove_pods(self, first: int, count: int) -> None:
         self._ask("remove_pods", first, count)
@@ -103,6 +109,10 @@ class _Pods:
             metadata = {key: value for key, value in each["metadata"].items() if key not in ("uid", "creationTimestamp")}
             self._api.add({**each, "metadata": metadata}, each["metadata"].get("namespace", ""))
 
+    def uids(self, resource: str) -> dict[str, str]:
+        store = self._api.objects(resource)
+        return {name: store.read(namespace, name)["metadata"]["uid"] for namespace, name in store.names()}
+
     def add_pods(self, first: int, count: int, nodes: int) -> float:
         began = time.monotonic()
         for number in range(first, first + count):
@@ -133,6 +143,7 @@ class _Pods:
 def _serve(asked: Connection, directory: str) -> None:
     sys.setswitchinterval(_SWITCH_S)
     with ApiServer() as api:
+        define_resources(api)
         pods = _Pods(api)
         asked.send(api.kubeconfig(Path(directory)))
         while True:
