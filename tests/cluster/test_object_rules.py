@@ -19,6 +19,7 @@ from tests.lab.cluster.cluster import AGENT, RUNNING_S, Cluster
 from tests.lab.cluster.requests import Call, send
 from tests.lab.kube.apiserver import TOKEN, ApiServer
 from tests.lab.kube.definitions import defined_server, definitions
+from tests.lab.kube.resource_definitions import WITHOUT_CAPACITY, define_resources, resource_definitions
 from tests.lab.runtimes.dockerfile import ROOT
 from userspace_cni.kube.credentials import APPLY_PATCH, MERGE_PATCH
 from userspace_cni.kube.resources import LEASES, NODE_STATES, PROVIDER_NETWORKS, SUBNETS, VLANS, ApiResource
@@ -115,6 +116,46 @@ CALLS: Sequence[Call] = (
 )  # fmt: skip
 
 
+CLAIM = ApiResource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", "default")
+SLICE = ApiResource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice")
+LACKING = WITHOUT_CAPACITY | {"selectableFields"}
+"""What a server of 1.20 cannot have in a definition: fields to select by, and a key of a list that need not be there."""
+REQUESTS = {"devices": {"requests": [{"name": "net", "exactly": {"deviceClassName": "fast"}}]}}
+POOL = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
+OFFER = {"driver": "example.org", "nodeName": "n1", "pool": POOL}
+
+
+def told(device: str, **more: Any) -> dict[str, Any]:
+    """What a driver says of a device of a claim."""
+    return {"driver": "example.org", "pool": "n1", "device": device, **more}
+
+
+CLAIM_CALLS: Sequence[Call] = (
+    create(CLAIM, "odd", spec={"devices": {"requests": [{"exactly": {"deviceClassName": "fast"}}]}}),
+    create(CLAIM, "odd", spec={"devices": {"requests": [{"name": "n", "exactly": {"deviceClassName": "f", "count": 0}}]}}),
+    create(CLAIM, "c", spec=REQUESTS, status={"reservedFor": []}),
+    merge(CLAIM, "c", {"status": {"reservedFor": [{"resource": "pods", "name": "p"}]}}, "status"),
+    merge(CLAIM, "c", {"status": {"reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}}, "status"),
+    *(
+        merge(CLAIM, "c", {"status": {"devices": devices}}, "status")
+        for devices in (
+            [told("a"), told("b", networkData={"interfaceName": "net1"})],
+            [told("a"), told("a")],
+            [told("a_b")],
+            [told("a", networkData={"ips": ["x"] * 17})],
+            [told("a", dropped=1)],
+        )
+    ),
+    applied("driver", SLICE, "s", spec={**OFFER, "devices": [{"name": "br", "attributes": {"bridge": {"string": "br"}}}]}),
+    applied("driver", SLICE, "s", spec={**OFFER, "devices": [{"name": "br", "capacity": {"ports": {"value": 4}}}]}),
+    applied("driver", SLICE, "s", spec={**OFFER, "devices": [{"name": "br", "taints": [{"key": "k", "effect": "Odd"}]}]}),
+    applied("driver", SLICE, "s", spec={"driver": "example.org"}),
+    ("GET", CLAIM.path(), JSON, None),
+    ("DELETE", CLAIM.path("c"), JSON, None),
+    ("DELETE", SLICE.path("s"), JSON, None),
+)  # fmt: skip
+
+
 def send_here(api: ApiServer, calls: Iterable[Call]) -> list[tuple[int, dict[str, Any]]]:
     """As `tests.lab.cluster.requests.send`, to the server of the other tests."""
     answers = []
@@ -187,6 +228,23 @@ def test_the_tests_server_has_the_rules_of_the_real_one(defined: Cluster) -> Non
     with defined_server() as api:
         mine = compared(send_here(api, CALLS))
     differences = [(call[:2], there, here) for call, there, here in zip(CALLS, real, mine, strict=True) if there != here]
+    assert differences == []
+
+
+def test_claims_of_devices_are_the_same_objects_at_both(cluster: Cluster) -> None:
+    """The definitions of claims and slices are taken by a server that has none such, and each request has the same outcome."""
+    made = resource_definitions(LACKING)
+    names = [each["metadata"]["name"] for each in made]
+    cluster.apply(*made)
+    try:
+        cluster.kubectl("wait", "--for=condition=Established", "crd", *names, f"--timeout={RUNNING_S:.0f}s")
+        real = compared(send(cluster.control, CLAIM_CALLS))
+    finally:
+        cluster.kubectl("delete", "crd", *names)
+    with ApiServer() as api:
+        define_resources(api, LACKING)
+        mine = compared(send_here(api, CLAIM_CALLS))
+    differences = [(call[:2], there, here) for call, there, here in zip(CLAIM_CALLS, real, mine, strict=True) if there != here]
     assert differences == []
 
 

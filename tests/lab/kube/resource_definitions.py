@@ -2,7 +2,8 @@
 
 The schemas have the fields, required ones, list types and limits that Kubernetes publishes, as far as a definition can say them.
 What it cannot: that a claim's spec never changes, that exactly one of several fields is set, and who may write which status.
-Debian's Kubernetes 1.20 takes the definitions as well; `shareID` has a default because a key of a list has to have one there.
+`shareID` has a default, because a key of a list has to have one in a definition. Debian's Kubernetes 1.20 takes them without that
+key, and without the fields to select by.
 """
 
 from __future__ import annotations
