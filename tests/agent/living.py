@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -233,15 +233,20 @@ class LiveNode(Node):
 
 @dataclass
 class _At:
-    """Notes each point in a file, and kills this process at one of them; at none if that is ""."""
+    """Notes each point in a file, and kills this process at one of them; at none if that is "". One that was passed before is
+    noted as that point "again".
+    """
 
     until: str
     file: str
+    passed: set[str] = field(default_factory=set)
 
     def __call__(self, point: str) -> None:
+        noted = f"{point} again" if point in self.passed else point
+        self.passed.add(point)
         with Path(self.file).open("a") as file:
-            file.write(f"{point}\n")
-        if point == self.until:
+            file.write(f"{noted}\n")
+        if noted == self.until:
             os.kill(os.getpid(), signal.SIGKILL)
 
 

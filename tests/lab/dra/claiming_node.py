@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from tests.agent.living import LiveNode
 from tests.cni.spec import switch_of
@@ -12,9 +15,15 @@ from tests.lab.dra.dra_kubelet import DraKubelet
 from tests.lab.dra.scheduled_claims import Given, Scheduler
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.pods import Pod
+from tests.lab.node.below import files_below
+from tests.lab.node.node import mounts_below
+from tests.lab.switch.switch import wait_until
+from userspace_cni.attachment.journal import Journal
 from userspace_cni.dra.device_names import DRIVER, device_name
+from userspace_cni.linux.boot import boot_id
 
-BRIDGE = "br-dev"
+BRIDGE: Final = "br-dev"
+EARLIER_BOOT: Final = "00000000-0000-4000-8000-000000000000"
 KIND = {"apiVersion": "userspace-cni.io/v1alpha1", "kind": "InterfaceParameters"}
 
 
@@ -51,9 +60,44 @@ class ClaimingNode:
         return self.scheduler.claim(name, pod, shares, parameters={**KIND, **parameters} if parameters else None)
 
     def ports(self, bridge: str = BRIDGE) -> list[str]:
-        """Names of the ports of claims on the bridge."""
+        """Names of the ports of claims on the bridge; without those that go meanwhile."""
         rows = {name: switch_of(self.live).interface(name) for name in switch_of(self.live).ports(bridge)}
-        return [name for name, row in rows.items() if row["external_ids"].get("owner-kind") == "claim"]
+        return [name for name, row in rows.items() if row.get("external_ids", {}).get("owner-kind") == "claim"]
+
+    def port(self) -> dict[str, Any]:
+        """The row of the only port of a claim on the bridge."""
+        [name] = self.ports()
+        return switch_of(self.live).interface(name)
+
+    def cdi_files(self) -> list[str]:
+        """Names of the files that runtimes read."""
+        return sorted(path.name for path in files_below(self.live.cdi))
+
+    def await_prepared(self, count: int) -> None:
+        """Wait until as many devices of claims have their port, which is open, and their file."""
+        wait_until(lambda: self._open_ports() == len(self.cdi_files()) == count, what=f"{count} devices of claims")
+
+    def _open_ports(self) -> int:
+        rows = [switch_of(self.live).interface(name) for name in self.ports()]
+        return sum(isinstance(row["ofport"], int) and row["ofport"] > 0 and row["error"] == [] for row in rows)
+
+    def reboot(self) -> None:
+        """Everything dies at once; what is in memory is gone, what is on disk is of another boot. Neither agent nor kubelet run.
+
+        The kernel's boot id cannot be changed: so what is on disk gets another one.
+        """
+        self.kubelet.close()
+        self.live.kill()
+        journal = Journal(str(self.live.state), f"{self.live.directory}/run", print, boot_id)
+        for record in journal.records():
+            journal.write(replace(record, boot_id=EARLIER_BOOT))
+        for name in self.ports():
+            for table in ("Port", "Interface"):
+                switch_of(self.live).vsctl("set", table, name, f"external_ids:boot-id={EARLIER_BOOT}")
+        for point in mounts_below(self.live.directory):
+            subprocess.run(["umount", point], check=True)
+        for directory in (self.live.directory / "run", self.live.cdi):
+            shutil.rmtree(directory)
 
     def require_nothing_left(self) -> None:
         """Neither the node, nor the kubelet's memory, has anything of any claim."""

@@ -124,7 +124,7 @@ class Cri(Closing):
 
     def end(self, container: str) -> None:
         """StopContainer, at once."""
-        self._call("StopContainer", container_id=container, timeout=0)
+        self._call("StopContainer", container_id=container)
 
     def run_in(self, container: str, *command: str) -> str:
         """ExecSync; what the command printed. CriError when it fails."""
