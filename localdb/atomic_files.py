@@ -39,7 +39,8 @@ SETTLED_NS = 50_000_000  # several ticks of the clock that the kernel takes a fi
 SHORTEST_NAP, LONGEST_NAP = 0.0005, 0.02  # seconds between two looks at a lock
 
 Stamp = tuple[int, ...]
-"""What tells whether a name still has the same file with the same content; empty where that cannot be told."""
+"""What tells whether a name still has the same file with the same content, or a directory the same files; empty where that cannot
+be told."""
 
 
 def make_directory(path: str) -> None:
@@ -62,6 +63,19 @@ def make_directory(path: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def stamp_of(path: str, dirfd: int | None = None) -> Stamp:
+    """Return the stamp of the file or directory at `path`; empty when it is gone, or changed so lately that another change may
+    have the same time: a new file can get the number of the one before the last.
+    """
+    try:
+        status = os.stat(path, dir_fd=dirfd, follow_symlinks=False)
+    except FileNotFoundError:
+        return ()
+    if not 0 <= status.st_ctime_ns < time.time_ns() - SETTLED_NS:
+        return ()
+    return status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size
 
 
 def retry(take: Callable[[], None], seconds: float) -> bool:
@@ -144,16 +158,8 @@ class StoreDirectory:
             os.close(fd)
 
     def stamp(self, name: str) -> Stamp:
-        """Return the stamp of the file `name`; empty when it is gone, or changed so lately that another change may have the same
-        time: a new file can get the number of the one before the last.
-        """
-        try:
-            status = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
-        except FileNotFoundError:
-            return ()
-        if not 0 <= status.st_ctime_ns < time.time_ns() - SETTLED_NS:
-            return ()
-        return status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size
+        """Return the stamp of the file `name`; empty when it is gone, or changed too lately, see `stamp_of`."""
+        return stamp_of(name, self.fd)
 
     def links(self, name: str) -> int:
         return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_nlink

@@ -21,7 +21,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from localdb import quarantine
-from localdb.atomic_files import Stamp, StoreDirectory
+from localdb.atomic_files import Stamp, StoreDirectory, stamp_of
 from localdb.locks import Lock, ThreadQueues, take_lock
 from localdb.names import encode_name
 from localdb.record_format import decode_record, encode_record
@@ -165,6 +165,14 @@ class Store:
                         yield name, stamp, None
                     elif record := self._load_known(directory, collection, name):
                         yield name, stamp, record
+
+    def stamp(self, collection: str) -> Stamp:
+        """Return a stamp that changes whenever a record of the collection is stored, replaced or removed; empty where that cannot
+        be told. It does not change when a file is written in place, which no store does.
+        """
+        path = self._collection_path(collection)
+        with Attempt(f"look at the records of {collection!r} in", path):
+            return stamp_of(path)
 
     def has(self, collection: str, key: str) -> bool:
         """Whether a file is in the place of that record; its content is not read."""

@@ -82,6 +82,7 @@ def test_each_column(live: LiveNode) -> None:
             port, network = port_of(container(number)), tagged(live)
             result = succeeded(live.run("ADD", network, places[number], container(number)))
             before = rows(switch, port)
+            live.tick()  # from now on only what changes is looked at
             switch.vsctl("--no-wait", *(port if each == PORT else each for each in argv))
             wait_until(lambda done=number + 1: live.done("put-back-port") >= done, what=f"{what} to be put back")  # type: ignore[misc]
             succeeded(checked(live, network, result, places[number], number))
@@ -99,6 +100,7 @@ def test_a_limit_that_is_written(live: LiveNode, sandbox: str) -> None:
     live.start()
     result = succeeded(live.run("ADD", network, sandbox))
     [limit] = switch.rows("QoS")
+    live.tick()
     switch.vsctl("set", "QoS", str(limit["_uuid"]), "other_config:cir=1")
     live.await_done("put-back-port", 1)
     succeeded(live.run("CHECK", {**network, "prevResult": result}, sandbox))
@@ -251,6 +253,7 @@ def test_directory_and_device_info(live: LiveNode, sandbox: str) -> None:
     asked = {**network, "runtimeConfig": {"CNIDeviceInfoFile": str(file)}, "capabilities": {"CNIDeviceInfoFile": True}}
     succeeded(live.run("ADD", asked, sandbox))
     [directory] = [path for path in live.shared.iterdir() if path.is_dir()]
+    live.tick()
     directory.chmod(0o777)
     live.await_done("put-back-directory", 1)
     assert directory.stat().st_mode & 0o777 == 0o750

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,11 @@ from tests.host.places import (
     soon,
     tree,
 )
+from tests.lab.switch.switch import wait_until
 from userspace_cni.attachment.drift import Drift, Other
-from userspace_cni.attachment.steps import PodMount
+from userspace_cni.attachment.steps import PodMount, SharedReads
 from userspace_cni.base.errors import DirectoryRefused
+from userspace_cni.host.files import mountinfo
 from userspace_cni.host.files.mounts import PodMountDriver
 from userspace_cni.linux import paths
 
@@ -244,6 +247,36 @@ def test_check_without_mount(driver: PodMountDriver, step: PodMount, target: Pat
     assert len(driver.check(step, soon())) == 1
     target.mkdir(parents=True)
     assert len(driver.check(step, soon())) == 1
+
+
+def test_the_mount_table_is_read_when_it_has_changed(
+    driver: PodMountDriver, step: PodMount, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mount that came or went is seen by the next look, and nothing is read while the kernel tells of no change."""
+    reads: list[Mapping[int, mountinfo.Mount]] = []
+    real = mountinfo.read
+
+    def read() -> Mapping[int, mountinfo.Mount]:
+        reads.append(real())
+        return reads[-1]
+
+    monkeypatch.setattr(mountinfo, "read", read)
+
+    def sign() -> object:
+        return driver.signs(step, SharedReads(), None)
+
+    assert sign() is None
+    driver.apply(step, soon())
+    assert sign()
+
+    def reads_nothing() -> bool:
+        before = len(reads)
+        return bool(sign()) and len(reads) == before
+
+    wait_until(reads_nothing, what="a look without a change")
+    paths.umount2(str(target), paths.DETACH)
+    assert sign() is None
+    driver.undo(step, soon())
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EINVAL])

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.host.places import listening, soon, tree
+from tests.host.places import UNUSED_ID, listening, soon, tree
+from tests.lab.switch.switch import wait_until
 from userspace_cni.attachment.drift import Dead, Other
-from userspace_cni.attachment.steps import SharedReads, SocketFile
+from userspace_cni.attachment.steps import Directory, SharedReads, SocketFile
 from userspace_cni.base.errors import DirectoryRefused
-from userspace_cni.host.files.vhost_sockets import SocketFileDriver
+from userspace_cni.host.files.vhost_sockets import DirectoryDriver, SocketFileDriver
 
 driver = SocketFileDriver()
 
@@ -130,3 +132,68 @@ def test_names_that_lead_elsewhere(step: SocketFile, name: str) -> None:
     for work in (driver.apply, driver.undo, driver.check):
         with pytest.raises(DirectoryRefused, match="not the name of a file"):
             work(bad, soon())
+
+
+# What a pass of reconciliation compares before it looks
+
+
+def settled(sign: Callable[[], object]) -> object:
+    """The sign, once the last change is old enough for one."""
+    found: object = wait_until(sign, what="a sign")
+    return found
+
+
+def test_signs_of_a_socket(step: SocketFile, pod: Path) -> None:
+    """They change when a socket appears, and there is none for a dead one, nor right after a change or without a directory."""
+
+    def sign(before: object = None) -> object:
+        return driver.signs(step, SharedReads(), before)
+
+    free = settled(sign)
+    assert sign(free) == free
+    with listening(pod / step.name):
+        assert sign(free) is None
+        alive = settled(lambda: sign(free))
+        assert alive != free
+        assert sign(alive) == alive
+    assert [sign(alive), sign()] == [None, None]
+    (pod / step.name).unlink()
+    assert settled(lambda: sign(free)) != free
+    pod.rmdir()
+    assert sign(free) is None
+
+
+def replace(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+    path.mkdir()
+
+
+def put_a_file(path: Path) -> None:
+    path.rmdir()
+    path.touch()
+
+
+def put_a_link(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+    path.symlink_to("moved")
+
+
+CHANGED: dict[str, Callable[[Path], None]] = {
+    "mode": lambda path: path.chmod(0o777),
+    "owner": lambda path: os.chown(path, UNUSED_ID, -1),
+    "group": lambda path: os.chown(path, -1, UNUSED_ID),
+    "another directory": replace,
+    "a file in its place": put_a_file,
+    "a link in its place": put_a_link,
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_signs_of_a_directory(room: Path, pod: Path, what: str) -> None:
+    """They change with everything that can be found of it."""
+    of, directory = DirectoryDriver(), Directory(str(pod), f"{room}/pods", create=True, mode=0o750, own=True)
+    of.apply(directory, soon())
+    before = settled(lambda: of.signs(directory, SharedReads(), None))
+    assert of.signs(directory, SharedReads(), before) == before
+    CHANGED[what](pod)
+    assert of.signs(directory, SharedReads(), before) != before

@@ -220,24 +220,23 @@ class Watchdog(Loop):
         self._look_at_disconnected()
         self._look_at_touched()
         self._follow_changed()
-        due = now >= self._next_pass
-        if self._connect():
-            due = True
+        whole = self._connect()
         if now >= self._watched:
-            due = self._is_restarted() or due
+            whole = self._is_restarted() or whole
             self._watched = now + (WATCH_S if self._lives else 0.0)
         self._guarded(self._looked, "reporting session and switch")
         with self._wake:
-            due, self._pass_asked = due or self._pass_asked, False
-        if due:
-            self._pass()
+            whole, self._pass_asked = whole or self._pass_asked, False
+        if whole or now >= self._next_pass:
+            self._pass(whole=whole)
             self._next_pass = time.monotonic() + self._tick_s
         return self._patience()
 
-    def _pass(self) -> None:
+    def _pass(self, *, whole: bool) -> None:
+        """A pass of reconciliation. That of the tick looks only at what may have changed since the last one."""
         self._actions.clear()
         self._guarded(self._watched_switch.free_sources)
-        self._guarded(self._reconciliation.run)
+        self._guarded(lambda: self._reconciliation.run(whole=whole))
         self._last = dict(self._actions)
 
     def _guarded(self, work: Callable[[], object], what: str = "reconciliation") -> None:

@@ -13,6 +13,7 @@ on.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -160,10 +161,13 @@ class Journal:
 
     def _records(self, collection: str) -> list[Record]:
         """In order of their keys. A document takes several times the memory of its record: no two are there at once."""
-        seen = self._seen.get(collection) or SeenRecords()
+        seen, now = self._seen.get(collection) or SeenRecords(), time.monotonic()
         records: dict[str, Seen] = {}
         states: dict[str, SeenState] = {}
         with _translated("listing the records"):
+            directories = self._store.stamp(collection), self._live.stamp(_STATES)
+            if seen.are_current(directories, self._boot_id(), now):
+                return list(seen.listed)
             for name, stamp, found in self._store.each_changed(collection, seen.record_stamps()):
                 if record := self._record(*found) if found else seen.records[name].record:
                     records[name] = Seen(stamp, record)
@@ -176,8 +180,9 @@ class Journal:
                 else:
                     states[name] = SeenState(stamp, seen.states[name].record, seen.states[name].current)
                 current[states[name].record.key] = states[name].current
-        self._seen[collection] = SeenRecords(records, states, self._boot_id())
-        return [current[key] for key in sorted(current)]
+        listed = tuple(current[key] for key in sorted(current))
+        self._seen[collection] = SeenRecords(records, states, self._boot_id(), listed, directories, now)
+        return list(listed)
 
     def write(self, record: Record) -> None:
         """Record the attachment: its state, then durably what undoes it."""

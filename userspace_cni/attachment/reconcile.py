@@ -1,27 +1,28 @@
 """The agent's reconciliation: compares records with the node, and finds what to undo and what to make again.
 
-It runs at start, when OVSDB is reachable again, on a tick and on demand. `findings` decides and changes nothing; a
-`Reconciliation` acts on the findings. An attachment that looks complete, or a row whose record is lost, is removed only when its
-sandbox is proven gone in two passes; in doubt it is kept. What another call works on (its lock is taken) is left
-alone.
+It runs at start, when OVSDB is reachable again, on a tick and on demand, and acts on what `deviations` finds. An attachment that
+looks complete, or a row whose record is lost, is removed only when its sandbox is proven gone in two passes; in doubt it is kept.
+What another call works on (its lock is taken) is left alone.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Final
 
-from userspace_cni.attachment import cleanup, runs
+from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.amend import amend
 from userspace_cni.attachment.apply import Turn, try_turn
 from userspace_cni.attachment.cleanup import Report, is_unfinished
 from userspace_cni.attachment.dead_sockets import dead_sockets
-from userspace_cni.attachment.node import Marks
-from userspace_cni.attachment.put_backs import Change, changes_of, key_of, restore
-from userspace_cni.attachment.records import Record, record_key
+from userspace_cni.attachment.deviations import CHECK_S, Deviation, findings, is_lost, is_needed, see, select
+from userspace_cni.attachment.last_looks import LastLooks
+from userspace_cni.attachment.put_backs import key_of, restore
+from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import PortRef, Rest, SharedReads, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, StepFailed, UserspaceError
@@ -33,177 +34,11 @@ from userspace_cni.base.retries import Retries
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
 
-LOOK_S: Final = 5.0
-"""Seconds for listing the switch's ports."""
-CHECK_S: Final = 2.0
-"""Seconds for looking at one step."""
 _NOT_DONE: Final = "the pod's annotations for this interface cannot be applied; nothing has changed"
 _NOT_MADE: Final = "lost parts of this interface cannot be made again"
 _NOT_PUT_BACK: Final = "changes of this interface cannot be put back now"
 REPEAT_S: Final = 3600.0
 """Seconds after which a pod's refusal is reported again."""
-
-T = TypeVar("T")
-_UNCHANGED: Final[tuple[Change, ...]] = ()
-Problem = Literal[
-    "unfinished", "rebooted", "sandbox-gone", "namespace-gone", "lost", "changed", "record-lost", "foreign", "dead-test"
-]
-"""unfinished: ADD or DEL died before its end. rebooted: made in an earlier boot. sandbox-gone: no DEL will come any more.
-namespace-gone: the sandbox is gone, and whether its pod is gone is not known: that shows when the kubelet removes the pod's
-directory, which mounts of ours prevent. lost: parts of a living attachment are missing or dead. changed: another program has
-changed a part of one. record-lost: a port of ours without record or sandbox. foreign: a port of another
-installation. dead-test: the run of a command ended before it could undo what it made."""
-
-
-@dataclass(frozen=True)
-class Deviation:
-    """One difference between the records and the node. `record`: as stored, or built from a port's marks.
-
-    `steps`: the lost or changed ones, or those whose mounts keep the kubelet from removing the pod's directory. `changes`: what
-    differs of the changed ones.
-    """
-
-    problem: Problem
-    record: Record
-    steps: tuple[Step, ...] = ()
-    changes: tuple[Change, ...] = ()
-
-    @property
-    def needs_proof(self) -> bool:
-        """Whether two passes must find it before anything is removed."""
-        return self.problem in ("sandbox-gone", "namespace-gone", "record-lost")
-
-
-def findings(node: Node) -> Iterator[Deviation]:
-    """Find what differs from the records, and what killed runs left. Changes nothing. Raises RecordRefused.
-
-    While the switch cannot be asked, nothing is concluded from a missing port.
-    """
-    records = node.store.journal.records()
-    boot_id = node.store.boot_id()
-    for record in records:
-        if is_unfinished(record, boot_id):
-            yield Deviation("rebooted" if record.state == "ready" else "unfinished", record)
-    seen, living = _see(node), cache(partial(_living, records, node))
-    for record in records:
-        if is_unfinished(record, boot_id):
-            continue
-        marks = {"boot-id": record.boot_id, "netns": record.netns, "pod-uid": record.pod_uid}
-        if record.owner == "pod" and sandbox_is_gone(marks, node):
-            yield Deviation("sandbox-gone", record)
-        elif record.netns and node.sandboxes.is_gone(record.netns):
-            if _interface(record) in living():  # in another sandbox, and a pod has one at a time
-                yield Deviation("sandbox-gone", record)
-            # nothing is made again for this sandbox: another sandbox of the pod has an ADD of its own
-            elif mounted := _select(record, lambda step: _has_idle_mount(step, record.key, seen, node)):  # noqa: B023 - called at once
-                yield Deviation("namespace-gone", record, mounted)
-        else:
-            if lost := _select(record, lambda step: _is_lost(step, seen, node)):
-                yield Deviation("lost", record, lost)
-            kept = [step for step in record.steps if not any(step is each for each in lost)]
-            if changed := _changes(record, kept, seen, node):
-                yield Deviation("changed", record, tuple(each.step for each in changed), changed)
-    yield from _without_record({record.key for record in records}, seen.ports or {}, node)
-    if seen.ports is not None:
-        yield from _of_runs(node)
-
-
-def _of_runs(node: Node) -> Iterator[Deviation]:
-    for record in runs.list_ended_runs(node.store, node.switch, Deadline.after(LOOK_S)):
-        yield Deviation("dead-test" if record.boot_id else "record-lost", record)
-
-
-def sandbox_is_gone(marks: Marks, node: Node) -> bool:
-    """Whether the sandbox that the marks `boot-id`, `netns` and `pod-uid` name is proven gone."""
-    if marks.get("boot-id", "") not in ("", node.store.boot_id()):
-        return True
-    netns, uid = marks.get("netns", ""), marks.get("pod-uid", "")
-    return bool(netns) and node.sandboxes.is_gone(netns) and (not uid or node.pods.is_gone(uid))
-
-
-def _interface(record: Record) -> tuple[str, str, str]:
-    """The interface of a pod, which may be in several sandboxes."""
-    return record.pod_uid, record.network, record.ifname
-
-
-def _living(records: Iterable[Record], node: Node) -> frozenset[tuple[str, str, str]]:
-    """The interfaces that pods have in a sandbox whose namespace is there."""
-    ready = (each for each in records if each.pod_uid and each.netns and not is_unfinished(each, node.store.boot_id()))
-    return frozenset(_interface(each) for each in ready if not node.sandboxes.is_gone(each.netns))
-
-
-def _select(record: Record, wanted: Callable[[Step], bool]) -> tuple[Step, ...]:
-    """The attachment's steps for which `wanted` is true; log lines of `wanted` name the attachment."""
-    with about(record.subject):
-        return tuple(step for step in record.steps if wanted(step))
-
-
-def _see(node: Node) -> SharedReads:
-    try:
-        return SharedReads(node.switch.list_owned(Deadline.after(LOOK_S)))
-    except UserspaceError as error:
-        say("warning", "the switch cannot be looked at", error=error)
-        return SharedReads()
-
-
-def _is_lost(step: Step, seen: SharedReads, node: Node) -> bool:
-    return _ask(step, seen, lambda: node.driver(step).is_lost(step, seen, Deadline.after(CHECK_S)), False)
-
-
-def _changes(record: Record, steps: Iterable[Step], seen: SharedReads, node: Node) -> tuple[Change, ...]:
-    """What others have changed of the attachment's steps, as far as that can be seen."""
-
-    def look(step: Step) -> tuple[Change, ...]:
-        return changes_of([step], seen, node.driver, Deadline.after(CHECK_S))
-
-    with about(record.subject):
-        return sum((_ask(step, seen, partial(look, step), _UNCHANGED) for step in steps), _UNCHANGED)
-
-
-def _has_idle_mount(step: Step, key: str, seen: SharedReads, node: Node) -> bool:
-    """Whether the step has a mount which only sandboxes hold that are gone."""
-    return _ask(step, seen, lambda: node.driver(step).is_mounted(step, seen), False) and not is_needed(step, key, node)
-
-
-def is_needed(step: Step, key: str, node: Node) -> bool:
-    """Whether the thing behind the step has a holder beside `key` whose namespace is not gone. Raises RecordRefused."""
-    thing = step.resource
-    shared = node.store.journal.read_shared(thing.place) if thing else None
-    if thing is None or shared is None:
-        return False
-    for other, steps in shared.without_holder(key).holders.items():
-        if any(each.resource and each.resource.key == thing.key for each in steps):
-            record = node.store.journal.read_key(other)
-            if record is None or not record.netns or not node.sandboxes.is_gone(record.netns):
-                return True
-    return False
-
-
-def _ask(step: Step, seen: SharedReads, question: Callable[[], T], otherwise: T) -> T:
-    """The answer to the question; `otherwise`, and one log line for each reason, when it fails."""
-    try:
-        return question()
-    except UserspaceError as error:
-        if seen.is_new(error):
-            say("warning", f"step '{step.kind}' cannot be looked at", error=error)
-        return otherwise
-
-
-def _without_record(recorded: set[str], ports: Mapping[str, Marks], node: Node) -> Iterator[Deviation]:
-    store = node.store.journal.identity()
-    for name, marks in ports.items():
-        container_id, ifname = marks.get("container-id", ""), marks.get("ifname", "")
-        if record_key(container_id, ifname) in recorded:
-            continue
-        port = PortRef(name, marks=marks)
-        record = Record("deleting", marks.get("network", ""), container_id, ifname, netns=marks.get("netns", ""), steps=(port,))
-        if marks.get("store") != store:
-            yield Deviation("foreign", record)
-        elif sandbox_is_gone(marks, node):
-            yield Deviation(
-                "record-lost",
-                record.to("deleting", steps=cleanup.traces(container_id, ifname, [port], node.store, node.sandboxes)),
-            )
 
 
 @dataclass(frozen=True)
@@ -247,14 +82,19 @@ class Reconciliation:
         self._put_back = Retries()
         self._foreign: frozenset[str] = frozenset()
         self._dead: Mapping[str, PortRef] = {}
+        self._looks = LastLooks()
 
     @property
     def dead_sockets(self) -> Collection[PortRef]:
         """The ports of attachments whose sockets were dead at the last look, which could not repair them."""
         return self._dead.values()
 
-    def run(self) -> None:
-        """Run one pass. Never fails: what could not be done is logged, and left for the next pass."""
+    def run(self, *, whole: bool = True) -> None:
+        """Run one pass. Never fails: what could not be done is logged, and left for the next pass.
+
+        `whole`: it looks at every step, else at those of which something may have changed since the last pass.
+        """
+        self._looks.begin(whole=whole)
         with limit_repeats(self._repeats):
             self._pass()
 
@@ -268,7 +108,7 @@ class Reconciliation:
         subjects: list[Mapping[str, str]] = []
         differing: set[str] = set()
         try:
-            for found in findings(self._node):
+            for found in findings(self._node, self._looks):
                 subjects.append(found.record.subject)
                 if found.problem == "foreign":
                     foreign.add(found.record.key)
@@ -307,7 +147,8 @@ class Reconciliation:
         """Amend the attachments; those on which another call works."""
         busy: list[Record] = []
         for record in records:
-            self._attempt(record, lambda record=record: self._amend_one(record, busy))  # type: ignore[misc]
+            if record.pod_name:
+                self._attempt(record, lambda record=record: self._amend_one(record, busy))  # type: ignore[misc]
         return busy
 
     def _amend_one(self, record: Record, busy: list[Record]) -> None:
@@ -333,9 +174,10 @@ class Reconciliation:
     def _forget_gone(self, found: Collection[Mapping[str, str]]) -> None:
         """Keep nothing of attachments that are gone, and of which nothing was found in this pass. Raises RecordRefused."""
         records = self._node.store.journal.records()
-        keys = {each.key for each in records}
-        self._refused = {key: said for key, said in self._refused.items() if key in keys}
-        self._repeats.keep([*found, *(each.subject for each in records)])
+        if self._refused:
+            keys = {each.key for each in records}
+            self._refused = {key: said for key, said in self._refused.items() if key in keys}
+        self._repeats.keep(chain(found, (each.subject for each in records)))
 
     def _sweep(self) -> None:
         """Follow the pods of all attachments, and remove what no record names and nothing uses."""
@@ -358,7 +200,7 @@ class Reconciliation:
         if record is None or is_unfinished(record, self._node.store.boot_id()):
             return
         seen = SharedReads()
-        if steps := _select(record, lambda step: step.left_by_application and _is_lost(step, seen, self._node)):
+        if steps := select(record, record.steps, lambda step: step.left_by_application and is_lost(step, seen, self._node)):
             self._attempt(record, lambda: self._act(Deviation("lost", record, steps), []))
             self._dead = {**self._dead, **self._still_dead([record])}
 
@@ -375,7 +217,7 @@ class Reconciliation:
         except UserspaceError as error:
             say("warning", "changed attachments are checked later", error=error)
             return set()
-        seen, boot_id = _see(self._node), self._node.store.boot_id()
+        seen, boot_id = see(self._node), self._node.store.boot_id()
         busy: set[tuple[str, str]] = set()
         begun: list[_Begun] = []
 
@@ -386,7 +228,7 @@ class Reconciliation:
         for record in records:
             if is_unfinished(record, boot_id) or (record.netns and self._node.sandboxes.is_gone(record.netns)):
                 continue
-            if lost := _select(record, lambda step: _is_lost(step, seen, self._node)):
+            if lost := select(record, record.steps, lambda step: is_lost(step, seen, self._node)):
                 self._attempt(record, lambda record=record, lost=lost: mend(record, lost), told=_NOT_MADE)  # type: ignore[misc]
         self._finish_all(begun)
         return busy

@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -35,6 +36,9 @@ GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 that it never was: the name is too long for this file system."""
 
 _PASSING = PASSING | {errno.EBUSY, errno.EDQUOT, errno.ENOSPC}
+
+_SETTLED_NS = 50_000_000
+"""Several ticks of the clock that the kernel takes a file's times from."""
 
 _KINDS = {
     stat.S_IFLNK: "a symbolic link",
@@ -167,6 +171,23 @@ def directory_if_there(path: str, trusted: str, root: HostRoot = HERE) -> Iterat
     finally:
         if dirfd is not None:
             os.close(dirfd)
+
+
+def stamp_directory(path: str, trusted: str, root: HostRoot = HERE) -> tuple[int, ...] | None:
+    """What changes with the directory at `path`, its owner, mode and label, and the names in it; None where it is gone, or where
+    it changed so lately that the next change may have the same time. Raises DirectoryRefused, Unavailable."""
+    try:
+        dirfd = _open(path, trusted, root)
+    except OSError as error:
+        if error.errno not in GONE:
+            raise refusal(f"directory {path}", error) from error
+        return None
+    try:
+        facts = os.fstat(dirfd)
+    finally:
+        os.close(dirfd)
+    settled = 0 <= facts.st_ctime_ns < time.time_ns() - _SETTLED_NS
+    return (facts.st_dev, facts.st_ino, facts.st_ctime_ns) if settled else None
 
 
 def make_directory(path: str, trusted: str, mode: int, root: HostRoot = HERE, *, parents: bool = False) -> tuple[int, bool]:

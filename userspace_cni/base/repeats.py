@@ -9,7 +9,7 @@ No text is kept. For each attachment only so many reasons are told apart, and al
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,8 +66,10 @@ class Repeats:
         said.written, said.pause_s = now, min(2 * said.pause_s, PAUSE_MAX_S)
         return left_out
 
-    def keep(self, subjects: Collection[Mapping[str, str]]) -> None:
+    def keep(self, subjects: Iterable[Mapping[str, str]]) -> None:
         """Forget all but what is about these, or about nothing."""
+        if not any(self._said):
+            return
         kept = {(), *(subject_of(each) for each in subjects)}
         self._said = {subject: known for subject, known in self._said.items() if subject in kept}
 

@@ -230,6 +230,9 @@ class PortDriver(SwitchView, Driver[OvsPort]):
     def is_lost(self, step: OvsPort, seen: SharedReads, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
         """Whether the port is missing; was not opened and its next retry is due; was given up by DPDK; has a link that is gone
         or was made anew; or lacks one of its mirrors."""
+        return self._is_lost(step, seen)
+
+    def _is_lost(self, step: OvsPort, seen: SharedReads) -> bool:
         if seen.ports is None:
             return False
         marks = seen.ports.get(step.name)
@@ -253,6 +256,18 @@ class PortDriver(SwitchView, Driver[OvsPort]):
             return []
         row = self.client.require_session().look(lambda session: find_port(session, step.name))
         return find_written_differences(step, row) if row else []
+
+    def signs(self, step: OvsPort, seen: SharedReads, before: object) -> object:  # noqa: ARG002 - the rows alone tell
+        """The versions of its rows. What else makes it lost is looked at each time."""
+        if seen.ports is None:
+            return None
+        versions = seen.once(self._list_versions).get(step.name)
+        return None if self._is_lost(step, seen) else versions
+
+    def _list_versions(self) -> Mapping[str, object]:
+        from userspace_cni.switch.ovsdb.switch_reads import list_versions
+
+        return self.client.require_session().look(list_versions)
 
     def list_closed_ports(self) -> frozenset[str]:
         """Names of the ports of attachments and of the node that ovs-vswitchd could not open, and for which a retry is due.

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from localdb import Store
-from localdb.atomic_files import StoreDirectory
+from localdb.atomic_files import Stamp, StoreDirectory
 from tests.lab.node.calls import call_plugin
 from tests.lab.node.stored import live, state_file, stored
 from tests.lab.node.world import World
 from tests.lab.switch.switch import wait_until
 from userspace_cni.agent import flusher as flushing
 from userspace_cni.agent.flusher import Flusher
-from userspace_cni.attachment import cleanup
+from userspace_cni.attachment import cleanup, seen_records
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.records import Record, record_key
 from userspace_cni.attachment.steps import Lease, OvsPort, PortRef, Step
@@ -181,6 +181,34 @@ def test_what_another_process_changes_is_seen(
     assert after == Journal(f"{world.directory}/state", str(world.directory), print, world.boot_id).records()
     assert after != before
     assert after[-1] is before[-1] or change is no_states  # then its result is gone, too
+
+
+def test_a_listing_of_what_has_not_changed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file is looked at while both directories are the same; what an editor writes into a file is seen within a minute."""
+    assert call(world, "ADD") == 0
+    journal = Journal(f"{world.directory}/state", str(world.directory), print, world.boot_id)
+    looks: list[str] = []
+    real = StoreDirectory.stamp
+
+    def stamp(self: StoreDirectory, name: str) -> Stamp:
+        looks.append(name)
+        return real(self, name)
+
+    monkeypatch.setattr(StoreDirectory, "stamp", stamp)
+
+    def looks_at_nothing() -> bool:
+        looks.clear()
+        journal.records()
+        return not looks
+
+    wait_until(looks_at_nothing, what="a listing that looks at no file")
+    [before] = journal.records()
+    [file] = (world.directory / "state" / "attachments").iterdir()
+    file.write_text(file.read_text().replace('"network": "n"', '"network": "m"'))
+    assert journal.records() == [before]
+    monkeypatch.setattr(seen_records, "RELIST_S", 0.0)
+    [after] = journal.records()
+    assert (before.network, after.network) == ("n", "m")
 
 
 def test_holders_are_built_from_undo_files(world: World) -> None:

@@ -11,10 +11,11 @@ import pytest
 
 from tests.lab.node.calls import call_plugin
 from tests.lab.node.world import MemoryPods, World, name_of, no_fault
-from userspace_cni.attachment import cleanup, reconcile
+from userspace_cni.attachment import cleanup
+from userspace_cni.attachment.deviations import Deviation, findings, sandbox_is_gone
 from userspace_cni.attachment.facts import ChangeableOptions, SocketPlace
 from userspace_cni.attachment.journal import SharedHolders
-from userspace_cni.attachment.reconcile import Deviation, Reconciliation
+from userspace_cni.attachment.reconcile import Reconciliation
 from userspace_cni.attachment.records import Record, record_key, run_container
 from userspace_cni.attachment.run_ids import RunId
 from userspace_cni.attachment.runs import Run
@@ -243,13 +244,13 @@ def test_two_passes_at_once_are_one_sighting(tmp_path: Path) -> None:
 def test_what_proves_a_sandbox_gone(tmp_path: Path, netns: str, uid: str, gone: set[str], proven: bool) -> None:
     """Namespace and, if it had one, pod must both be gone; an unknown namespace proves nothing."""
     world = World(tmp_path, gone=gone)
-    assert reconcile.sandbox_is_gone({"boot-id": "boot-1", "netns": netns, "pod-uid": uid}, world) is proven
+    assert sandbox_is_gone({"boot-id": "boot-1", "netns": netns, "pod-uid": uid}, world) is proven
 
 
 def test_another_boot_proves_it(tmp_path: Path) -> None:
     """An attachment of another boot has no living sandbox."""
-    assert reconcile.sandbox_is_gone({"boot-id": "boot-0"}, World(tmp_path))
-    assert not reconcile.sandbox_is_gone({}, World(tmp_path))
+    assert sandbox_is_gone({"boot-id": "boot-0"}, World(tmp_path))
+    assert not sandbox_is_gone({}, World(tmp_path))
 
 
 def test_port_whose_record_is_lost(agent: Agent) -> None:
@@ -296,7 +297,7 @@ def test_findings_change_nothing(agent: Agent) -> None:
     """Findings can be listed without acting on them."""
     agent.world.true.discard(name_of(agent.port))
     before = set(agent.world.true), agent.world.journal.records()
-    [found] = reconcile.findings(agent.world)
+    [found] = findings(agent.world)
     assert isinstance(found, Deviation)
     assert (found.problem, [step.kind for step in found.steps]) == ("lost", ["port"])
     assert (set(agent.world.true), agent.world.journal.records()) == before
@@ -318,7 +319,7 @@ def test_what_a_killed_run_left(agent: Agent) -> None:
     port = killed_run(agent)
     with Run("load", agent.world.store, agent.world.driver) as living:
         living.add([replace(port, name="probe-1-0")], Deadline.after(60))
-        [found] = reconcile.findings(agent.world)
+        [found] = findings(agent.world)
         assert (found.problem, found.record.steps[1]) == ("dead-test", port)
         assert agent.passes(2) == ["removed-dead-test"]
         assert agent.world.true == before | {"port:probe-1-0"}

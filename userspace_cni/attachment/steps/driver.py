@@ -34,28 +34,32 @@ class SharedReads:
 
     def __init__(self, ports: Mapping[str, Mapping[str, str]] | None = None) -> None:
         self.ports = ports
-        self._seen: dict[Callable[[], Any], Any] = {}
-        self._failed: dict[Callable[[], Any], UserspaceError] = {}
+        self._seen: dict[object, Any] = {}
+        self._failed: dict[object, UserspaceError] = {}
         self._reasons: set[int] = set()
+        self.failures = 0
+        """How many steps could not be looked at so far."""
 
     def is_new(self, error: UserspaceError) -> bool:
         """Whether no step failed for this reason before in this look."""
+        self.failures += 1
         reason = hash((type(error), str(error)))
         new = reason not in self._reasons
         self._reasons.add(reason)
         return new
 
-    def once(self, read: Callable[[], T]) -> T:
-        """The result of `read`, which is the same for every step; it is called once in a look, also when it fails."""
-        if read in self._failed:
-            raise self._failed[read]
-        if read not in self._seen:
+    def once(self, read: Callable[..., T], *given: object) -> T:
+        """The result of `read`, to which `given` is given; it is called once in a look for all steps, also when it fails."""
+        asked = (read, given) if given else read
+        if asked in self._failed:
+            raise self._failed[asked]
+        if asked not in self._seen:
             try:
-                self._seen[read] = read()
+                self._seen[asked] = read(*given)
             except UserspaceError as error:
-                self._failed[read] = error
+                self._failed[asked] = error
                 raise
-        seen: T = self._seen[read]
+        seen: T = self._seen[asked]
         return seen
 
 
@@ -109,6 +113,18 @@ class Driver(ABC, Generic[S]):
         purpose: docs/operations.md has the table.
         """
         return []
+
+    @property
+    def finds(self) -> bool:
+        """Whether `is_lost` or `find_changes` can find anything."""
+        return (type(self).is_lost, type(self).find_changes) != (Driver.is_lost, Driver.find_changes)
+
+    def signs(self, step: S, seen: SharedReads, before: object) -> object:  # noqa: ARG002 - the interface
+        """What changes before `is_lost` or `find_changes` could find something that they did not find when it was the same.
+
+        It costs much less than they do. `before`: what it was when they found nothing, or None. None where only they can tell.
+        """
+        return None
 
     def put_back(self, step: S, deadline: Deadline) -> Rest | None:
         """Make what `find_changes` has told as the step says, and nothing else. Raises as `apply`."""

@@ -15,10 +15,11 @@ from typing import Any, Final, Self
 
 import click
 
-from userspace_cni.attachment import cleanup, reconcile
+from userspace_cni.attachment import cleanup
+from userspace_cni.attachment.deviations import Deviation, findings
 from userspace_cni.attachment.listing import name_of
 from userspace_cni.attachment.put_backs import words
-from userspace_cni.attachment.reconcile import Deviation, Reconciliation
+from userspace_cni.attachment.reconcile import Reconciliation
 from userspace_cni.attachment.records import Record, record_key
 from userspace_cni.attachment.spool import Entry
 from userspace_cni.base.errors import BadRequest, Unavailable, UserspaceError
@@ -149,7 +150,7 @@ def look(site: Site) -> SweepLook:
     away = site.switch_problem()
     with bind("error"):  # this command notes once that the switch cannot be asked
         spooled = [_spooled(entry, site) for entry in node.store.spool.entries(keep=True)]
-        found = [_left(each) for each in reconcile.findings(node)]
+        found = [_left(each) for each in findings(node)]
     left = []
     for each in [*spooled, *found]:
         lock = journal.try_turn_lock(record_key(each.owner.container, each.owner.ifname))
@@ -169,7 +170,7 @@ def collect(site: Site, show: Callable[[str], None]) -> tuple[str, Mapping[str, 
     show(f"removing ({by})")
     act()
     with bind("error"):
-        doubtful = any(isinstance(each, Deviation) and each.needs_proof for each in reconcile.findings(site.node))
+        doubtful = any(isinstance(each, Deviation) and each.needs_proof for each in findings(site.node))
     if doubtful:
         show(f"waiting {site.apart_s:g} s for the second look at what seems to be gone")
         time.sleep(site.apart_s)

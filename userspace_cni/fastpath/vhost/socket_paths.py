@@ -99,11 +99,16 @@ def is_alive(path: str) -> bool:
 
 def is_dead(dirfd: int, name: str) -> bool:
     """Whether `name` in the directory is a socket that no process has; False for another file or none. Raises OSError."""
+    return is_alive_in(dirfd, name) is False
+
+
+def is_alive_in(dirfd: int, name: str) -> bool | None:
+    """As `is_alive`, of the socket `name` in the directory; None for another file or none. Raises OSError."""
     fd = _socket(dirfd, name)
     if fd is None:
-        return False
+        return None
     try:
-        return not _is_alive(fd)
+        return _is_alive(fd)
     finally:
         os.close(fd)
 

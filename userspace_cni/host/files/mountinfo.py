@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import re
+import select
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -43,6 +45,32 @@ def read(path: str = "/proc/self/mountinfo") -> dict[int, Mount]:
             mount = Mount(int(fields[0]), fields[2], _unescaped(fields[3]), _unescaped(fields[4]), groups)
             mounts[mount.ident] = mount
     return mounts
+
+
+class MountPoints:
+    """The mount points of this process's mount namespace, read again when the kernel says that the table has changed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fd = -1
+        self._poll = select.poll()
+        self._points: frozenset[str] | None = None
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def read(self) -> frozenset[str]:
+        """All of them. Raises OSError."""
+        with self._lock:
+            if self._fd < 0:
+                self._fd = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+                self._poll.register(self._fd, select.POLLPRI)
+            if self._poll.poll(0):  # each open file is told once of what has changed since
+                self._points = None
+            if self._points is None:
+                self._points = frozenset(mount.point for mount in read().values())
+            return self._points
 
 
 def list_below(dirfd: int, mounts: Iterable[Mount]) -> list[tuple[Mount, str]]:

@@ -29,7 +29,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused
 from userspace_cni.base.log import say
 from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.host.files.mountinfo import mount_id, read
+from userspace_cni.host.files.mountinfo import MountPoints, mount_id, read
 from userspace_cni.linux import paths
 
 SHORT_DIR_MODE = 0o750
@@ -59,6 +59,7 @@ class PodMountDriver(Driver[PodMount]):
         self._ovs_rundir = ovs_rundir
         self._root = root
         self._allows = allows
+        self._points = MountPoints()
 
     def apply(self, step: PodMount, deadline: Deadline) -> None:
         """Make the mount, or use one that already shows the same directory."""
@@ -135,8 +136,12 @@ class PodMountDriver(Driver[PodMount]):
     def is_mounted(self, step: PodMount, seen: SharedReads) -> bool:
         return step.target in seen.once(self._mount_points)
 
+    def signs(self, step: PodMount, seen: SharedReads, before: object) -> object:  # noqa: ARG002 - the mount table alone tells
+        """That there is a mount: then it is not lost."""
+        return self.is_mounted(step, seen) or None
+
     def _mount_points(self) -> frozenset[str]:
-        return mount_points(self._root)
+        return _of_host(self._points.read(), self._root)
 
     def _split(self, target: str) -> tuple[str, str]:
         """`short_dir` as this process sees it, and the name in it."""
@@ -184,9 +189,13 @@ def protected_clone(dirfd: int, name: str = "") -> int:
 
 def mount_points(root: HostRoot = HERE) -> frozenset[str]:
     """Every mount point of this mount namespace, as a path of the host; proc_pid_mountinfo(5)."""
+    return _of_host(frozenset(mount.point for mount in read().values()), root)
+
+
+def _of_host(points: frozenset[str], root: HostRoot) -> frozenset[str]:
+    """The same points as paths of the host."""
     prefix = root.path("/").rstrip("/")
-    points = (mount.point for mount in read().values())
-    return frozenset(point.removeprefix(prefix) or "/" for point in points if point.startswith(prefix))
+    return frozenset(point.removeprefix(prefix) or "/" for point in points if point.startswith(prefix)) if prefix else points
 
 
 def find_mount(dirfd: int, name: str) -> int | None:

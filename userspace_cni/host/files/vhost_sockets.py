@@ -26,6 +26,7 @@ from userspace_cni.base.beneath import (
     open_directory,
     open_if_there,
     plain,
+    stamp_directory,
     translate_errors,
 )
 from userspace_cni.base.deadline import Deadline
@@ -39,6 +40,8 @@ _DEAD = (
     "the application was killed and left it, and the next one cannot bind: the agent removes it within a second or two, "
     "`userspace-cni gc` does so without an agent; then the application has to be started again"
 )
+
+_NO_SOCKET, _ALIVE = "no socket", "alive"
 
 
 class DirectoryDriver(Driver[Directory]):
@@ -105,6 +108,10 @@ class DirectoryDriver(Driver[Directory]):
         except DirectoryRefused:
             return []
 
+    def signs(self, step: Directory, seen: SharedReads, before: object) -> object:  # noqa: ARG002 - the directory alone tells
+        """The times of the directory. What a name of a user means on this node may change without it, and hardly ever does."""
+        return seen.once(stamp_directory, step.path, step.trusted, self._root)
+
     def _is_ours_to_own(self, step: Directory) -> bool:
         return step.own or (step.create and self._made_before(step.resource))
 
@@ -162,6 +169,18 @@ class SocketFileDriver(Driver[SocketFile]):
         """Whether the application has ended and left its socket, so that the next one cannot bind."""
         with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             return dirfd is not None and socket_paths.is_dead(dirfd, plain(step.name))
+
+    def signs(self, step: SocketFile, seen: SharedReads, before: object) -> object:
+        """Where there was no socket, the times of the directory, in which one appears. Of one that is there only a look at it
+        tells that its application has ended."""
+        stamp = seen.once(stamp_directory, step.directory, step.trusted, self._root)
+        if stamp is None or before == (stamp, _NO_SOCKET):
+            return stamp and before
+        with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
+            if dirfd is None:
+                return None
+            lives = socket_paths.is_alive_in(dirfd, plain(step.name))
+        return None if lives is False else (stamp, _NO_SOCKET if lives is None else _ALIVE)
 
 
 def remove_name(dirfd: int, name: str) -> None:

@@ -6,8 +6,8 @@ switch. The file decides, whatever name the application gave it.
 
 from __future__ import annotations
 
+import os
 import stat
-from pathlib import Path
 
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.root import HERE, HostRoot
@@ -23,7 +23,7 @@ def find_waiting_socket(path: str, netns: str, switch_netns: str, root: HostRoot
     """
     directory, _, name = path.rpartition("/")
     try:
-        facts = Path(f"{root.path(directory or '/')}/{name}").lstat()
+        facts = os.lstat(f"{root.path(directory or '/')}/{name}")
         if not stat.S_ISSOCK(facts.st_mode) or not netns:
             return 0
         with open_netns(netns, root) as pods, open_switch_netns(switch_netns or OWN, root) as switchs:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, TypeVar
+from itertools import count
+from typing import Any, Final, TypeVar
 
 from userspace_cni.ovsdb.column_values import value_of
 from userspace_cni.ovsdb.database import ROW_UPDATE
@@ -13,6 +14,8 @@ from userspace_cni.switch.ovsdb.rows.marks import ATTACHED_MAC
 from userspace_cni.switch.ovsdb.rows.port_row import KnownPort
 
 T = TypeVar("T")
+_VERSIONS: Final = count(1)
+"""Of all sessions: none has a version of another."""
 
 
 class SwitchIndex:
@@ -20,8 +23,10 @@ class SwitchIndex:
 
     `datapaths`: Bridge.datapath_type by name; `marks` and `bridge_marks`: external_ids of Port and Bridge rows by name.
     `internal`: the names of the interfaces that are links of the node itself; `with_mac`: of those that were given a MAC.
-    `shown`: caches the KnownPort by name, until a row of that name changes. `listed`: caches the list of all, until any row
-    changes. `listeners` are told of what happens in a session that replicates everything.
+    `shown`: caches the KnownPort by name, until a row of that name changes. `kept` caches what was made of all rows, by the
+    function that made it, until any row of a port or bridge changes. `versions`: by name, a number that changes with each row of
+    a port or interface of that name; `shared_version` changes with rows that ports share, and with those of limits, in a session
+    that replicates everything. `listeners` are told of what happens in such a session.
     """
 
     def __init__(self, listeners: Listeners, everything: bool) -> None:
@@ -36,19 +41,22 @@ class SwitchIndex:
         self._macs: dict[str, str] = {}
         self._of_mac: dict[str, set[str]] = {}
         self.shown: dict[str, KnownPort] = {}
-        self.listed: list[KnownPort] | None = None
+        self.kept: dict[object, Any] = {}
+        self.versions: dict[str, int] = {}
+        self.shared_version = next(_VERSIONS)
 
     def show(self, table: str, name: str, row: Any) -> None:
         """The row that has this name by now, None for none."""
         if table == "Open_vSwitch":
             self.dpdk = value_of(row, "dpdk_initialized")
             return
-        self.listed = None
+        self.kept.clear()
         if table == "Bridge":
             _set_or_drop(self.datapaths, name, None if row is None else value_of(row, "datapath_type"))
             _set_or_drop(self.bridge_marks, name, None if row is None else value_of(row, "external_ids"))
             return
         self.shown.pop(name, None)
+        _set_or_drop(self.versions, name, None if row is None else next(_VERSIONS))
         if table == "Port":
             _set_or_drop(self.marks, name, None if row is None else value_of(row, "external_ids"))
             return
@@ -75,10 +83,14 @@ class SwitchIndex:
 
     def change(self, table: str, event: str, row: Any, former: Any) -> None:
         """Tell of what may be a loss. Rows of limits have no name by which their port could be found here."""
+        changed = () if former is None else former._data.keys()  # noqa: SLF001 - ovs.db.idl has no other list
+        if table != "Open_vSwitch":
+            self.kept.clear()
         if table in ("QoS", "Queue") and event == ROW_UPDATE:
             self.shown.clear()
-            self.listed = None
-        changed = () if former is None else former._data.keys()  # noqa: SLF001 - ovs.db.idl has no other list
+            self.shared_version = next(_VERSIONS)
+        elif table == "Mirror" or (table == "Bridge" and event == ROW_UPDATE and any(each != "ports" for each in changed)):
+            self.shared_version = next(_VERSIONS)
         for each in read_changes(table, event, partial(value_of, row), changed, partial(value_of, former)):
             self._listeners.change(*each)
 

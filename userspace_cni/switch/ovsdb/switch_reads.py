@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from userspace_cni.attachment.port_now import PortNow
 from userspace_cni.attachment.steps import Internal, Patch, UplinkPort
 from userspace_cni.base.port_kinds import Datapath
 from userspace_cni.base.vlans import Vlan
-from userspace_cni.ovsdb.column_values import columns_of, read_references, refers, value_of
+from userspace_cni.ovsdb.column_values import columns_of, count, read_references, refers, value_of
 from userspace_cni.ovsdb.replica import Replica
 from userspace_cni.switch.ovsdb.bridge_mirrors import list_mirrors, read_mirror_rows, takes_sources
 from userspace_cni.switch.ovsdb.index import SwitchIndex
@@ -26,6 +26,7 @@ from userspace_cni.switch.ovsdb.rows.switch_row import Abilities, SwitchSettings
 from userspace_cni.switch.ovsdb.rows.uplink_row import UplinkRow
 from userspace_cni.switch.ovsdb.switch_database import SwitchSession
 
+T = TypeVar("T")
 _NO_DPDK: Final = "none"
 """The version of DPDK that ovs-vswitchd names where it is built without."""
 _INWARD: Final = frozenset({*VHOST_USER_TYPES, Internal.type})
@@ -37,6 +38,25 @@ def find_port(session: SwitchSession, name: str) -> PortRow | None:
     port = session.row("Port", name)
     bridge = None if port is None else bridge_of(session, port)
     return None if bridge is None else _port_row(session, port, value_of(bridge, "name"))
+
+
+def list_versions(session: SwitchSession) -> Mapping[str, object]:
+    """What changes with anything that `find_port` returns, by name of port; without those that have another interface than that
+    of their name."""
+    return _kept(session, _list_versions)
+
+
+def _list_versions(session: SwitchSession) -> Mapping[str, object]:
+    index, ports, interfaces = session.index, session.tables["Port"].rows, session.replica.names("Interface")
+    versions, found = index.versions, dict[str, object]()
+    for bridge, row in session.replica.names("Bridge").items():
+        shared = bridge, versions.get(bridge), index.shared_version
+        for port in (ports[each] for each in read_references(row, "ports") if each in ports):
+            name = value_of(port, "name")
+            interface = interfaces.get(name)
+            if interface is not None and count(port, "interfaces") == 1 and refers(port, "interfaces", interface.uuid):
+                found[name] = versions.get(name), shared
+    return found
 
 
 def find_uplink(session: SwitchSession, step: UplinkPort) -> UplinkRow | None:
@@ -54,9 +74,20 @@ def find_uplink(session: SwitchSession, step: UplinkPort) -> UplinkRow | None:
 
 def list_ports(session: SwitchSession) -> list[KnownPort]:
     """The same ports as `list_port_rows`, with the columns that lists and metrics show."""
+    return list(_kept(session, _list_ports))
+
+
+def _kept(session: SwitchSession, read: Callable[[SwitchSession], T]) -> T:
+    """What `read` makes of all rows, made again when a row has changed. Callers must not change it."""
+    kept = session.index.kept
+    if read not in kept:
+        kept[read] = read(session)
+    found: T = kept[read]
+    return found
+
+
+def _list_ports(session: SwitchSession) -> list[KnownPort]:
     replica, index, rows = session.replica, session.index, session.tables["Port"].rows
-    if index.listed is not None:
-        return list(index.listed)
     shown, interfaces = index.shown, replica.names("Interface")
     found = []
     for bridge, row in replica.names("Bridge").items():
@@ -70,8 +101,7 @@ def list_ports(session: SwitchSession) -> list[KnownPort]:
             if known is None or known.bridge != bridge:
                 known = shown[name] = _known(bridge, interface, _now(replica, port, interface), ours=is_ours(index.marks[name]))
             found.append(known)
-    index.listed = found
-    return list(found)
+    return found
 
 
 def list_uplinks(session: SwitchSession) -> dict[str, tuple[str, ...]]:
@@ -142,13 +172,18 @@ def list_counted_ports(session: SwitchSession) -> dict[str, dict[int, tuple[str,
 
 def list_closed_ports(session: SwitchSession, *, unseen: bool) -> frozenset[str]:
     """The ports of attachments and of the node that ovs-vswitchd could not open; `unseen`: also those without its answer yet."""
+    return frozenset(name for name, answered in _kept(session, _list_closed).items() if unseen or answered)
+
+
+def _list_closed(session: SwitchSession) -> Mapping[str, bool]:
+    """The same ports, each with whether ovs-vswitchd has answered."""
     ours = (name for name, marks in session.index.marks.items() if is_ours(marks) or is_nodes(marks))
     found = ((name, session.row("Interface", name)) for name in ours)
-    return frozenset(
-        name
+    return {
+        name: bool(value_of(row, "ofport") or value_of(row, "error"))
         for name, row in found
-        if row is not None and not is_open(row) and (unseen or value_of(row, "ofport") or value_of(row, "error"))
-    )
+        if row is not None and not is_open(row)
+    }
 
 
 def list_unconnected_ports(session: SwitchSession) -> frozenset[str]:
