@@ -17,8 +17,9 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from userspace_cni.attachment.journal import Journal, SharedHolders, keys_of
+from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.records import Record, encode_complete, record_key
+from userspace_cni.attachment.shared_holders import SharedHolders, keys_of
 from userspace_cni.attachment.steps import Rest, SharedResource, Step, StillTaken
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, UserspaceError

@@ -16,7 +16,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
 from localdb import Lock, LockTimeout, Store, StoreError
@@ -27,10 +26,10 @@ from userspace_cni.attachment.records import (
     record_from_json,
     record_key,
     record_to_json,
-    step_from_json,
     step_to_json,
 )
 from userspace_cni.attachment.seen_records import Seen, SeenRecords, SeenState
+from userspace_cni.attachment.shared_holders import SharedHolders, keys_of, read_made, read_shared, things_of
 from userspace_cni.attachment.steps import OwnerKind, SharedResource, Step
 from userspace_cni.attachment.stored_form import MalformedRecord
 from userspace_cni.base.deadline import Deadline
@@ -51,51 +50,6 @@ _BUILT: Final = "built"
 _SETTLED: Final = "settled"
 _BUILD_S: Final = 10.0
 """Seconds for reading all undo files, which takes milliseconds."""
-
-
-@dataclass(frozen=True)
-class SharedHolders:
-    """What attachments share in one place: the keys of the things that we made, and the steps of each holder by record key."""
-
-    made: frozenset[str] = frozenset()
-    holders: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)
-
-    def with_holder(self, key: str, steps: tuple[Step, ...], made: Iterable[str]) -> SharedHolders:
-        """This place with the attachment `key` as a further holder, and these things as made by us."""
-        return SharedHolders(self.made.union(made), {**self.holders, key: steps})
-
-    def without_holder(self, key: str) -> SharedHolders:
-        """This place without the holder `key`; things without a holder are no longer listed as made by us."""
-        holders = {other: steps for other, steps in self.holders.items() if other != key}
-        return SharedHolders(self.made & _things(holders), holders)
-
-    def find_holders(self) -> Mapping[str, str]:
-        """The first holder of each thing that one holds, by the thing's key."""
-        held = [(thing, key) for key, steps in self.holders.items() for thing in keys_of(steps)]
-        return dict(reversed(held))
-
-
-def _read_made(raw: Mapping[str, Any]) -> frozenset[str]:
-    made = raw.get("made")
-    if not (isinstance(made, list) and all(isinstance(thing, str) for thing in made)):
-        raise MalformedRecord("'made' is not a list of names")
-    return frozenset(made)
-
-
-def _read_shared(raw: Mapping[str, Any]) -> SharedHolders:
-    """The inverse of `write_shared`, which never stores a place without holders, nor a holder without steps."""
-    made, holders = _read_made(raw), raw.get("holders")
-    if not (isinstance(holders, dict) and holders and all(isinstance(steps, list) and steps for steps in holders.values())):
-        raise MalformedRecord("'holders' are not lists of steps by attachment")
-    return SharedHolders(made, {key: tuple(map(step_from_json, steps)) for key, steps in holders.items()})
-
-
-def _things(holders: Mapping[str, tuple[Step, ...]]) -> frozenset[str]:
-    return frozenset(thing for steps in holders.values() for thing in keys_of(steps))
-
-
-def keys_of(steps: Iterable[Step]) -> set[str]:
-    return {step.resource.key for step in steps if step.resource}
 
 
 class Journal:
@@ -394,7 +348,7 @@ class Journal:
         for place, raw in self._store.each(_ADOPTED):
             if place in places:
                 with suppress(MalformedRecord):
-                    made = places[place].made | (_read_made(raw) & _things(places[place].holders))
+                    made = places[place].made | (read_made(raw) & things_of(places[place].holders))
                     places[place] = SharedHolders(made, places[place].holders)
             else:
                 with suppress(StoreError):  # the entry stays until the next boot
@@ -446,7 +400,7 @@ class Journal:
 
     def _shared(self, place: str, raw: Mapping[str, Any]) -> SharedHolders | None:
         try:
-            return _read_shared(raw)
+            return read_shared(raw)
         except MalformedRecord as error:
             self._quarantine(self._live, _PLACES, place, f"it is not a list of holders: {error}")
             return None

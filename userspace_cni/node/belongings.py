@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from userspace_cni.attachment.journal import keys_of
 from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.shared_holders import keys_of
 from userspace_cni.base.errors import DirectoryRefused
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings

@@ -18,8 +18,9 @@ from tests.lab.node.calls import call_plugin
 from tests.lab.node.forked import died
 from userspace_cni.attachment.attachment_store import AttachmentStore
 from userspace_cni.attachment.drift import Drift
-from userspace_cni.attachment.journal import Journal, SharedHolders
+from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.shared_holders import SharedHolders
 from userspace_cni.attachment.steps import Driver, Lease, Rest, SharedReads, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.settings import Settings, load

@@ -14,11 +14,11 @@ from tests.lab.node.world import MemoryPods, World, name_of, no_fault
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.deviations import Deviation, findings, sandbox_is_gone
 from userspace_cni.attachment.facts import ChangeableOptions, SocketPlace
-from userspace_cni.attachment.journal import SharedHolders
 from userspace_cni.attachment.reconcile import Reconciliation
 from userspace_cni.attachment.records import Record, record_key, run_container
 from userspace_cni.attachment.run_ids import RunId
 from userspace_cni.attachment.runs import Run
+from userspace_cni.attachment.shared_holders import SharedHolders
 from userspace_cni.attachment.steps import OvsPort, PlacedSocket, PortRef, SocketDirectory, SocketFile, Step, run_marks
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, SwitchRefused, Unavailable, UserspaceError

@@ -19,7 +19,7 @@ from localdb import Store
 from tests.lab.node.calls import call_plugin
 from tests.lab.node.stored import live
 from tests.lab.node.world import World
-from userspace_cni.attachment.journal import Journal, SharedHolders
+from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.records import (
     Record,
     record_from_json,
@@ -28,6 +28,7 @@ from userspace_cni.attachment.records import (
     step_from_json,
     step_to_json,
 )
+from userspace_cni.attachment.shared_holders import SharedHolders
 from userspace_cni.attachment.steps import STEP_TYPES, Directory, OvsPort, Step, VhostUserClient
 from userspace_cni.attachment.stored_form import MalformedRecord, form_of
 from userspace_cni.base.deadline import Deadline
