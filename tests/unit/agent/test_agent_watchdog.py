@@ -55,7 +55,7 @@ def test_what_changes_is_looked_at_without_a_pass(tmp_path: Path, monkeypatch: p
 
     passes: list[object] = []
     run = watchdog._reconciliation.run
-    monkeypatch.setattr(watchdog._reconciliation, "run", lambda: passes.append(run()))
+    monkeypatch.setattr(watchdog._reconciliation, "run", lambda **given: passes.append(run(**given)))
     monkeypatch.setattr(watchdog._reconciliation, "look_at_changed", look)
     watchdog.start()
     try:
