@@ -39,11 +39,9 @@ class NodePool:
         self._traits_at = 0.0
 
     def has_changed(self) -> bool:
-        """Whether the bridges, or what is claimed of them, are others than at the last call. Waits for nothing."""
-        try:
-            seen = self._offered(), self._room.claimed()
-        except UserspaceError:
-            return False  # records that cannot be read now: what was known stays
+        """Whether the bridges, or who has ports of them, are others than at the last call. Waits for nothing."""
+        offered = self._offered()
+        seen = offered, self._room.claimed(), [self._room.given(each.name) for each in offered or ()]
         changed, self._seen = seen != self._seen, seen
         return changed
 

@@ -59,8 +59,10 @@ class BridgeRoom:
         """When devices were given that the kubelet may not tell of yet, by resource and device."""
         self._begun: dict[str, tuple[ClaimedPort, ...]] = {}
         """The ports of claims that are being prepared, by UID; under `_deciding`."""
-        self._claimed: tuple[float, Mapping[str, tuple[str, ...]]] | None = None
+        self._claimed: Mapping[str, tuple[str, ...]] = {}
         self._changes = 0
+        self._listed_changes, self._listed_at = -1, 0.0
+        """Which changes the last list of claims has, and when it was made."""
 
     def refresh(self) -> None:
         """Ask the kubelet, if its word is old. Raises Unavailable; then what was known stays."""
@@ -85,22 +87,29 @@ class BridgeRoom:
         return frozenset(listed) | lately
 
     def claimed(self) -> Mapping[str, tuple[str, ...]]:
-        """The devices of ports that claims have, by bridge, each as often as it is claimed. Listed anew after `forget_claims`."""
+        """The devices of ports that claims have, by bridge, each as often as it is claimed. Listed anew after `forget_claims`; as
+        they were while the records cannot be read.
+        """
         with self._lock:
-            known, changes = self._claimed, self._changes
-        if known is None or time.monotonic() - known[0] > GIVEN_S:
-            at, found = time.monotonic(), dict[str, list[str]]()
+            known, changes, listed = self._claimed, self._changes, self._listed_at
+        if changes == self._listed_changes and time.monotonic() - listed < GIVEN_S:
+            return known
+        found: dict[str, list[str]] = {}
+        at = time.monotonic()
+        try:
             for each in self._claims():
                 found.setdefault(each.bridge, []).append(each.device)
-            known = at, {bridge: tuple(sorted(devices)) for bridge, devices in found.items()}
-            with self._lock:
-                self._claimed = known if changes == self._changes else None
-        return known[1]
+        except UserspaceError:
+            return known
+        known = {bridge: tuple(sorted(devices)) for bridge, devices in found.items()}
+        with self._lock:
+            self._claimed, self._listed_at, self._listed_changes = known, at, changes
+        return known
 
     def forget_claims(self) -> None:
         """Claims have been prepared or unprepared. Never waits."""
         with self._lock:
-            self._claimed, self._changes = None, self._changes + 1
+            self._changes += 1
 
     def closed(self, bridge: str, offered: Sequence[str]) -> frozenset[str]:
         """Those of the offered devices that no pod may get now, because claims have their room; none that a pod has."""

@@ -19,7 +19,13 @@ class SharedBridge:
         self.claims: list[ClaimedPort] = []
         self.pods: dict[str, tuple[str, ...]] | None = {}
         self.asked = 0
-        self.room = BridgeRoom(4, lambda: self.claims, self._ask if offers else None)
+        self.unreadable = False
+        self.room = BridgeRoom(4, self._list, self._ask if offers else None)
+
+    def _list(self) -> list[ClaimedPort]:
+        if self.unreadable:
+            raise Unavailable("the records cannot be read")
+        return self.claims
 
     def _ask(self) -> dict[str, tuple[str, ...]]:
         self.asked += 1
@@ -55,6 +61,16 @@ def test_claims_take_from_devices() -> None:
     shared.claims = []
     shared.room.forget_claims()
     assert shared.room.closed("br0", DEVICES) == frozenset()
+
+
+def test_records_that_cannot_be_read() -> None:
+    """What was known of claims stays: no device is opened by that, and no look at devices fails."""
+    shared = SharedBridge()
+    shared.claim("a", 2)
+    assert shared.room.closed("br0", DEVICES) == {"br0-2", "br0-3"}
+    shared.unreadable = True
+    shared.room.forget_claims()
+    assert shared.room.closed("br0", DEVICES) == {"br0-2", "br0-3"}
 
 
 def test_devices_take_from_claims() -> None:
