@@ -12,6 +12,7 @@ import pytest
 from kubevirt.dra import read_metadata
 from tests.agent.living import LiveNode
 from tests.cni.spec import switch_of
+from tests.cni.test_cli_node import cli, decoded
 from tests.lab.dra.claiming_node import BRIDGE, ClaimingNode, claiming
 from tests.lab.dra.plugin_registry import KubeletError
 from tests.lab.kube.objectstore import Write
@@ -212,4 +213,20 @@ def test_unknown_claim(node: ClaimingNode) -> None:
     assert node.ports() == [kept]
     assert len(cdi_files(node)) == 1
     node.kubelet.unprepare(other)
+    node.require_nothing_left()
+
+
+def test_people_see_it(node: ClaimingNode) -> None:
+    """A claim's device is listed, checked and explained as an interface of a pod is, under the claim's name."""
+    node.start()
+    pod = node.pod()
+    uid = node.claim("one", pod)
+    node.kubelet.prepare(pod, "one")
+    [listed] = decoded(node.live, "list")
+    assert (listed["name"], listed["pod"]["name"], listed["network"]) == ("default/one/net0", "app", "one")
+    assert listed["container"] == f"_{uid}"
+    assert cli(node.live, "check").stderr.endswith("1 attachment checked, no differences\n")
+    assert decoded(node.live, "status")["unfinished"] == 0
+    assert cli(node.live, "why", "default/one/net0", code=1).stdout.startswith("default/one/net0: No application is connected")
+    node.kubelet.unprepare(pod)
     node.require_nothing_left()

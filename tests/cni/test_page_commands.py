@@ -32,7 +32,7 @@ ELSEWHERE = {
 """Pages that other tests run, because they need more than these nodes have."""
 WITH_COMMANDS = [page for page in PAGES if any(block.is_run for block in blocks(page)) and page not in ELSEWHERE]
 OF_PORTS = r"port_[rt]x_(packets|bytes|dropped|errors)_total|socket_dead"
-SILENT = rf"userspace_cni_({OF_PORTS}|device_bridges|slice_devices|routes?_\w+|controller_ovn_\w+)"
+SILENT = rf"userspace_cni_({OF_PORTS}|device_bridges|dra_registered|slice_devices|routes?_\w+|controller_ovn_\w+)"
 """Metrics that these nodes do not have: of a port without an application, of devices, of routes in pods; and of a controller with
 OVN, which tests/ovn compares with the page."""
 SECONDS = 240

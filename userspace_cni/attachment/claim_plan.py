@@ -139,7 +139,10 @@ def with_files(
     if request.is_first(number):
         content = _render_metadata(request, devices, places.driver)
         steps.append(ClaimFile(places.directories, places.metadata_file(request.uid, number), content))
-    return (*steps, ClaimFile(places.cdi, places.cdi_file(request.uid, number), _render_cdi(request, number, places)))
+    return (
+        *steps,
+        ClaimFile(places.cdi, places.cdi_file(request.uid, number), _render_cdi(request, number, places), flushed=True),
+    )
 
 
 def network_data(device: DeviceOfRequest) -> dict[str, Any]:

@@ -362,9 +362,14 @@ def _vhost(port: SwitchPort | None) -> dict[str, str]:
 
 
 def _is_pod(record: Record, name: str) -> bool:
-    pod = [record.pod_namespace, record.pod_name]
-    forms = ([record.pod_name], pod, [record.pod_name, record.ifname], [*pod, record.ifname])
-    return bool(record.pod_name) and name.split("/") in forms
+    """Whether the name is its pod's or, for a device of a claim, its claim's, with or without namespace and interface."""
+    called = (record.pod_name, record.network if record.owner == "claim" else "")
+    parts = name.split("/")
+    return any(
+        parts in ([each], [record.pod_namespace, each], [each, record.ifname], [record.pod_namespace, each, record.ifname])
+        for each in called
+        if each
+    )
 
 
 def _is_container(record: Record, name: str) -> bool:

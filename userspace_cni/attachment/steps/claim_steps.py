@@ -34,7 +34,8 @@ class ClaimDirectory(Directory):
 class ClaimFile(Step):
     """A file about a device of a claim, in a directory that root alone can write: for the runtime, or for the container.
 
-    Its name is the claim's alone. The directory is made when it is missing, and stays.
+    Its name is the claim's alone. The directory is made when it is missing, and stays. `flushed`: a power cut must not leave a
+    part of it, for a program may read it before it is made anew.
     """
 
     kind: ClassVar[str] = "claim-file"
@@ -42,6 +43,7 @@ class ClaimFile(Step):
     directory: str
     name: str
     content: str
+    flushed: bool = False
 
     @property
     def summary(self) -> str:

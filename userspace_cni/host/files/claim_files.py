@@ -1,7 +1,7 @@
 """The files about claims' devices: for the runtime (CDI), which reads all of a directory, and for containers.
 
 A runtime that reads half a file refuses every container with a device of it, and a power cut may leave one that was renamed
-before its content was written. So each is written under another name, flushed, and renamed.
+before its content was written. So each is written under another name, and renamed; those that a runtime reads are flushed before.
 """
 # Descriptors and single names rather than paths: pathlib cannot express them.
 
@@ -37,9 +37,10 @@ class ClaimFileDriver(Driver[ClaimFile]):
             with self._directory(step) as dirfd:
                 if dirfd is None:
                     raise FileNotFoundError(f"{step.directory} has gone again")
-                with write_temporary(dirfd, plain(step.name), step.content, _MODE, durable=True) as beside:
+                with write_temporary(dirfd, plain(step.name), step.content, _MODE, durable=step.flushed) as beside:
                     os.rename(beside, step.name, src_dir_fd=dirfd, dst_dir_fd=dirfd)
-                os.fsync(dirfd)
+                if step.flushed:
+                    os.fsync(dirfd)
 
     def undo(self, step: ClaimFile, deadline: Deadline) -> None:
         """Remove the file, and what a killed process left of it."""
