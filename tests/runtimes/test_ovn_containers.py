@@ -104,11 +104,19 @@ def test_a_node_that_cannot_have_a_member_is_told(ovn: ContainedOvn, tmp_path: P
         ovn.run_to_end(f"nb@{SECOND}")
 
 
+def count_globals(ovn: ContainedOvn) -> int:
+    """The rows of SB_Global; ovn-sbctl itself would make one."""
+    query = json.dumps([DATABASES["sb"], {"op": "select", "table": "SB_Global", "where": [], "columns": ["nb_cfg"]}])
+    done = ovn.run_in(f"sb@{FIRST}", "ovsdb-client", "--timeout=30", "query", ovn.remote("sb"), query)
+    return len(json.loads(done.stdout)[0]["rows"])
+
+
 @pytest.mark.parametrize("ovn", [1], indirect=True)
 def test_from_the_databases_to_the_switch(ovn: ContainedOvn, switch: Switch, tmp_path: Path) -> None:
-    """A single member of an older schema, whose schema becomes the image's; northd; ovn-controller, which binds a logical port.
+    """A single member of an older schema, whose schema becomes the image's; ovn-controller before ovn-northd; a logical port.
 
-    Its end leaves the flows in the switch, and a second one on the node ends.
+    ovn-controller meets no empty southbound database, by which that of OVN 23.03 dies. Its end leaves the flows in the switch,
+    and a second one on the node ends.
     """
     schema = json.loads(ovn.schema_file("nb"))
     wanted, schema["version"] = schema["version"], "6.0.0"
@@ -123,8 +131,6 @@ def test_from_the_databases_to_the_switch(ovn: ContainedOvn, switch: Switch, tmp
     assert f"schema 6.0.0 becomes {wanted}" in ovn.run_to_end(f"schemas@{FIRST}")
     assert ovn.schema("nb") == wanted
     assert "becomes" not in ovn.run_to_end(f"schemas@{FIRST}")
-    ovn.start(f"northd@{FIRST}")
-    wait_until(lambda: ovn.is_ready(f"northd@{FIRST}"), what="ovn-northd")
     try:
         ovn.run_to_end(f"node-address@{FIRST}")
         ids = switch.rows("Open_vSwitch")[0]["external_ids"]
@@ -140,9 +146,16 @@ def test_from_the_databases_to_the_switch(ovn: ContainedOvn, switch: Switch, tmp
         switch.vsctl("--no-wait", "set", "Open_vSwitch", ".", *written, "external_ids:ovn-encap-ip=10.98.0.9")
         ovn.run_to_end(f"node-address@{FIRST}")
         assert switch.rows("Open_vSwitch")[0]["external_ids"]["ovn-encap-ip"] == "10.98.0.9"
+        assert count_globals(ovn) == 0
+        ovn.run_to_end(f"southbound@{FIRST}")
+        assert count_globals(ovn) == 1
+        ovn.run_to_end(f"southbound@{FIRST}")
+        assert count_globals(ovn) == 1
         ovn.start(f"ovn-controller@{FIRST}")
         wait_until(lambda: ovn.is_ready(f"ovn-controller@{FIRST}"), what="ovn-controller")
         wait_until(lambda: "br-int" in switch.bridges(), what="its bridge")
+        ovn.start(f"northd@{FIRST}")
+        wait_until(lambda: ovn.is_ready(f"northd@{FIRST}"), what="ovn-northd")
         assert switch.bridge("br-int")["datapath_type"] == "netdev"
         ovn.nbctl(
             "--may-exist", "ls-add", "s", "--", "lsp-add", "s", "p", "--", "lsp-set-addresses", "p", "0a:00:00:00:00:01 10.1.0.1"

@@ -56,7 +56,7 @@ class PodmanPod:
         ]
         variables = self._variables(left.pop("env", ()), left.pop("envFrom", ()))
         options += [f"--env={name}={value}" for name, value in variables.items()]
-        options += [f"--volume={self._volume(mount)}" for mount in left.pop("volumeMounts")]
+        options += [f"--volume={self._volume(mount)}" for mount in left.pop("volumeMounts", ())]
         options += _privileges(left.pop("securityContext", {}))
         options += _limits(left.pop("resources", {}))
         program, *more = [_expanded(word, variables) for word in (*left.pop("command", ("",)), *left.pop("args", ()))]

@@ -98,7 +98,7 @@ def test_who_has_the_agents_token() -> None:
     holders = [
         each["name"]
         for each in (*pod["initContainers"], *pod["containers"])
-        if any(mount["mountPath"] == place for mount in each["volumeMounts"])
+        if any(mount["mountPath"] == place for mount in each.get("volumeMounts", ()))
     ]
     assert (pod["automountServiceAccountToken"], holders) == (False, ["node"])
     [account] = [each["projected"]["sources"] for each in pod["volumes"] if each["name"] == "account"]
