@@ -29,6 +29,8 @@ from userspace_cni.base.log import about, say
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
 
+DEVICES_MAX: Final = 32
+"""As many devices as the API takes of one claim."""
 ANEW_S: Final = 10.0
 """Seconds for one device of another boot: ovs-vswitchd opens its port."""
 _IFNAME: Final = "net"
@@ -111,7 +113,7 @@ def unprepare(uid: str, node: Node, find_left: Callable[[Collection[str]], Mappi
     """
     container = claim_container(uid)
     failures: list[Failure] = []
-    records = [each for each in node.store.journal.records() if each.container_id == container]
+    records = read_devices(uid, node)
     for each in records:
         with about(each.subject), _turn(container, each.ifname, node, deadline) as turn:
             if record := turn.read():
@@ -125,12 +127,18 @@ def unprepare(uid: str, node: Node, find_left: Callable[[Collection[str]], Mappi
         raise combine(f"undoing claim {uid}", stays)
 
 
+def read_devices(uid: str, node: Node) -> list[Record]:
+    """The records of the claim's devices, by number. Those of other claims are not read: a node may have hundreds."""
+    container, read = claim_container(uid), node.store.journal.read
+    return [record for number in range(DEVICES_MAX) if (record := read(container, interface_name(number)))]
+
+
 def read_whole(uid: str, node: Node) -> list[Mapping[str, Any]]:
     """What was said of each device of a claim that is prepared in this boot, by number; () where one of its devices is not."""
-    found = [each for each in node.store.journal.records() if each.container_id == claim_container(uid)]
+    found = read_devices(uid, node)
     boot_id = node.store.boot_id()
     whole = all(each.state == "ready" and each.boot_id == boot_id and each.result for each in found)
-    said = [each.result for each in sorted(found, key=lambda each: number_in(each.ifname)) if each.result]
+    said = [each.result for each in found if each.result]
     return said if whole and len(said) == len(found) else []
 
 

@@ -139,7 +139,7 @@ class ClaimKeeper(Loop):
                         self._remove(uid)
                         return _WatchedClaim(known.namespace, known.name, now + LOOK_S)
                     return _WatchedClaim(known.namespace, known.name, now + PROOF_S, known.missed or now)
-                self._write_status(claim, [each for each in self._records() if each.claim_uid == uid], objects)
+                self._write_status(claim, claims.read_devices(uid, self._node), objects)
             except UserspaceError as error:
                 say("warning", "a claim could not be looked at, or its status written; it stays as it is", error=error)
                 return _WatchedClaim(known.namespace, known.name, now + AGAIN_S)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from userspace_cni.attachment.claims import DEVICES_MAX
 from userspace_cni.base.errors import InvalidConfig, Undecodable
 from userspace_cni.cni.json_values import json_type, read_typed
 
@@ -17,8 +18,6 @@ POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
 """The annotation of a claim that was made of a template: how its pod calls it."""
 _SOURCES: Final = ("FromClass", "FromClaim")
 """In the order in which they count."""
-_DEVICES_MAX: Final = 32
-"""As many results as the API takes of one claim."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +77,8 @@ def read_claim(raw: Mapping[str, Any], driver: str) -> SeenClaim:
     name: str = read_typed(metadata, "name", str, "", path="metadata.")
     results = _objects(devices, "results", "status.allocation.devices.")
     ours = [each for each in results if each.get("driver") == driver]
-    if len(ours) > _DEVICES_MAX:
-        raise InvalidConfig(f"claim {name} has {len(ours)} devices of {driver}", f"at most {_DEVICES_MAX} are prepared")
+    if len(ours) > DEVICES_MAX:
+        raise InvalidConfig(f"claim {name} has {len(ours)} devices of {driver}", f"at most {DEVICES_MAX} are prepared")
     configs = [each for each in _objects(devices, "config", "status.allocation.devices.") if _driver_of(each) == driver]
     return SeenClaim(
         namespace=read_typed(metadata, "namespace", str, "", path="metadata."),

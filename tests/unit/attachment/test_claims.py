@@ -99,6 +99,16 @@ def test_a_device_that_was_there_stays(world: World) -> None:
     assert "port:p0" in world.true
 
 
+def test_the_record_of_a_device_is_lost(world: World) -> None:
+    """What is recorded of a claim's later devices is undone although an earlier one has no record any more."""
+    prepare(world, wish(0), wish(1), wish(2))
+    [_, first, _] = sorted(world.journal.records(), key=lambda each: each.ifname)
+    world.journal.drop(first)
+    unprepare(world)
+    assert world.journal.records() == []
+    assert not {"port:p0", "port:p2"} & world.true
+
+
 def test_asked_again(world: World) -> None:
     """The same claim makes nothing anew, but what is lost; for another pod, or another allocation, the device is made anew."""
     prepare(world, wish(0))
