@@ -94,7 +94,7 @@ def prepare(owner: ClaimOwner, devices: Sequence[DeviceWish], node: Node, spread
     now, and the rest is recorded.
     """
     cleanup.settle(node.store, node.driver, node.switch, node.sandboxes, deadline)
-    _remove_beyond(claim_container(owner.uid), len(devices), node, deadline)
+    _remove_beyond(owner.uid, len(devices), node, deadline)
     done = spread([partial(_prepare_one, owner, device, node, deadline) for device in devices])
     errors = [each.error for each in done if each.error]
     if errors:
@@ -108,8 +108,7 @@ def unprepare(uid: str, node: Node, find_left: Callable[[Collection[str]], Mappi
     """Undo all that there is of the claim, whether it is known or not.
 
     `find_left` is given the names of the recorded devices, and returns what the node has of the claim beside these: by the name
-    of each device. Raises UserspaceError for what stays; a port whose switch does
-    not answer is recorded, and goes later.
+    of each device. Raises UserspaceError for what stays; a port whose switch does not answer is recorded, and goes later.
     """
     container = claim_container(uid)
     failures: list[Failure] = []
@@ -127,10 +126,11 @@ def unprepare(uid: str, node: Node, find_left: Callable[[Collection[str]], Mappi
         raise combine(f"undoing claim {uid}", stays)
 
 
-def read_devices(uid: str, node: Node) -> list[Record]:
-    """The records of the claim's devices, by number. Those of other claims are not read: a node may have hundreds."""
+def read_devices(uid: str, node: Node, begin: int = 0) -> list[Record]:
+    """The records of the claim's devices from number `begin` on, by number. Those of other claims are not read: a node may have
+    hundreds."""
     container, read = claim_container(uid), node.store.journal.read
-    return [record for number in range(DEVICES_MAX) if (record := read(container, interface_name(number)))]
+    return [record for number in range(begin, DEVICES_MAX) if (record := read(container, interface_name(number)))]
 
 
 def read_whole(uid: str, node: Node) -> list[Mapping[str, Any]]:
@@ -161,13 +161,12 @@ def _turn(container: str, ifname: str, node: Node, deadline: Deadline) -> Abstra
     return await_turn(container, ifname, node.store, node.driver, deadline)
 
 
-def _remove_beyond(container: str, number: int, node: Node, deadline: Deadline) -> None:
+def _remove_beyond(uid: str, number: int, node: Node, deadline: Deadline) -> None:
     """Undo the devices from that number on, which the claim has no more. Raises UserspaceError for what stays."""
-    while node.store.journal.read(container, interface_name(number)):
-        with _turn(container, interface_name(number), node, deadline) as turn:
+    for each in read_devices(uid, node, number):  # one that died here may have left a later number alone
+        with _turn(each.container_id, each.ifname, node, deadline) as turn:
             if record := turn.read():
                 _remove(record, turn, deadline)
-        number += 1
 
 
 def _prepare_one(owner: ClaimOwner, device: DeviceWish, node: Node, deadline: Deadline) -> _DeviceOutcome:

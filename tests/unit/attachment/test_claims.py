@@ -133,6 +133,17 @@ def test_fewer_devices(world: World) -> None:
     assert "port:p2" not in world.true
 
 
+def test_fewer_devices_after_a_death(world: World) -> None:
+    """Where one died while it removed the former devices, a later one goes, too, although one before it is gone already."""
+    prepare(world, wish(0), wish(1), wish(2))
+    record = world.journal.read("_u1", "net1")
+    assert record
+    world.journal.drop(record)
+    prepare(world, wish(0))
+    assert [each.key for each in world.journal.records()] == ["_u1@net0"]
+    assert "port:p2" not in world.true
+
+
 def test_another_boot(world: World) -> None:
     """Nothing undoes a claim of another boot, for the kubelet may not ask again: it is made anew from its record."""
     prepare(world, wish(0))
