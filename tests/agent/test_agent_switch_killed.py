@@ -129,7 +129,7 @@ def test_an_agent_that_starts_before_the_next_daemon(live: LiveNode, sandbox: st
     wait_until(lambda: not any(source(live, name).exists() for name in names), RESTART_S, "the end of the dead sockets")
     switch.restart_vswitchd()
     wait_until(lambda: all(connects(placed(live, name)) for name in names), RESTART_S, "the sockets")
-    assert open_ports(switch) == ports
+    wait_until(lambda: open_ports(switch) == ports, RESTART_S, "the rows, which are written after the sockets")
     for name in names:
         succeeded(live.run("DEL", serving(live), sandbox, name))
     live.require_clean()
@@ -156,7 +156,7 @@ def test_without_an_agent_systemd_removes_dead_sockets(live: LiveNode, sandbox: 
             switch.restart_vswitchd()
             wait_until(lambda: all(connects(source(live, name)) for name in names), RESTART_S, "sockets that are not placed")
     wait_until(lambda: all(connects(placed(live, name)) for name in names), RESTART_S, "the sockets")
-    assert open_ports(switch) == ports
+    wait_until(lambda: open_ports(switch) == ports, RESTART_S, "the rows, which are written after the sockets")
     kept.unlink()
     for name in names:
         succeeded(live.run("DEL", serving(live), sandbox, name))

@@ -70,6 +70,10 @@ def wait_answers(cluster: Cluster, address: str) -> None:
     """Wait until the address answers the node; AssertionError tells what is in the way."""
     ping = ("ping", "-c", "1", "-W", "1", address)
     with told(cluster, NODE_PORT, address):
+        installed = "the node's own port is OVN's"
+        cluster.wait(
+            lambda: cluster.switch.interface(NODE_PORT).get("external_ids", {}).get("ovn-installed") == "true", installed
+        )
         cluster.wait(lambda: not cluster.node.machine.attempt(*ping).returncode, f"{address} answers the node")
 
 

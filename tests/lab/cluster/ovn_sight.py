@@ -32,6 +32,16 @@ def describe_way(cluster: Cluster, node_port: str, address: str) -> list[str]:
     def log(*more: str) -> Callable[[], str]:
         return lambda: cluster.kubectl("-n", NAMESPACE, "logs", "daemonset/ovn-controller", "--container=ovn-controller", *more)
 
+    def by_agent(command: str) -> Callable[[], str]:
+        """Whatever its exit code is: findings end with 1."""
+
+        def run() -> str:
+            at = cluster.agent_pod()["metadata"]
+            line = f"userspace-cni {command} 2>&1 || true"
+            return cluster.exec(at["name"], "sh", "-c", line, container="agent", namespace=at["namespace"])
+
+        return run
+
     switch = cluster.switch
     looks: dict[str, Callable[[], str]] = {
         "addresses": on_node("ip", "-d", "address", "show", "dev", node_port),
@@ -49,8 +59,9 @@ def describe_way(cluster: Cluster, node_port: str, address: str) -> list[str]:
         "a ping in OVN's eyes": lambda: switch.appctl("ofproto/trace", "br-int", _request(cluster, node_port, address, "icmp")),
         "log of ovn-controller": log("--tail=60"),
         "log of the one before it": log("--tail=60", "--previous"),
-        "ovn check": lambda: cluster.agent("ovn", "check"),
-        "doctor": lambda: cluster.agent("doctor"),
+        "attachments": by_agent("list --output wide"),
+        "ovn check": by_agent("ovn check"),
+        "doctor": by_agent("doctor"),
     }
     return [f"-- {what}:\n{_look(look)}" for what, look in looks.items()]
 
