@@ -171,10 +171,8 @@ class _Reporter:
         self.bridge: TapBridge | None = None
         self._ended = False
         self._news = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._wakes = (self._news, waking())
         self._poller = select.poll()
-        for fd in self._wakes:
-            os.set_blocking(fd, False)
+        for fd in (self._news, waking()):
             self._poller.register(fd, select.POLLIN)
 
     def __call__(self, news: TapNews) -> None:
