@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,13 +78,16 @@ def test_parameters(node: ClaimingNode) -> None:
     """Parameters are keys of a network: they are in the port's rows, and the claim's status tells the interface."""
     node.start()
     pod = node.pod()
-    said = {"host": {"mtu": 9000, "mac": "02:00:00:00:00:09", "bridge": {"vlanId": 7}}, "bandwidth": {"egressRate": 8_000_000}}
-    node.claim("one", pod, parameters=said)
+    host = {"mtu": 9000, "mac": "02:00:00:00:00:09", "bridge": {"vlanId": 7}, "vhost": {"user": "1000", "dirmode": "0750"}}
+    node.claim("one", pod, parameters={"host": host, "bandwidth": {"egressRate": 8_000_000}})
     node.kubelet.prepare(pod, "one")
     [port] = node.ports()
     row = switch_of(node.live).interface(port)
     assert (row["mtu_request"], row["ingress_policing_rate"]) == (9000, 8000)
     assert switch_of(node.live).vsctl("get", "Port", port, "tag").strip() == "7"
+    [spec] = cdi_files(node).values()
+    facts = Path(spec["devices"][0]["containerEdits"]["mounts"][0]["hostPath"]).stat()
+    assert (facts.st_uid, stat.S_IMODE(facts.st_mode)) == (1000, 0o750)
     wait_until(lambda: bool(status_of(node, "one")), what="the status of the claim")
     [device] = status_of(node, "one")
     assert device["networkData"] == {"interfaceName": "net0", "hardwareAddress": "02:00:00:00:00:09"}

@@ -133,7 +133,11 @@ def with_files(
     the request, for its first; the others do not tell of them."""
     plain = attachment.directory
     steps: list[Step] = [
-        ClaimDirectory(plain.path, plain.trusted, mode=plain.mode) if plain is not None and step is plain else step
+        ClaimDirectory(
+            plain.path, plain.trusted, user=plain.user, group=plain.group, mode=plain.mode, selinux_label=plain.selinux_label
+        )
+        if plain is not None and step is plain
+        else step
         for step in attachment.steps
     ]
     if request.is_first(number):

@@ -3,7 +3,7 @@ are gone, and tells of claims that get a second consumer.
 
 The kubelet unprepares what it remembers. A claim that it has forgotten (its checkpoint was lost, or the claim was deleted by
 force while the agent was away) is gone when two complete lists of the API server, some time apart, lack it or its UID, or have it
-without a device of ours. While the server does not answer nothing is concluded.
+without a device of this node. While the server does not answer nothing is concluded.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class ClaimKeeper(Loop):
             try:
                 found = objects.list(RESOURCE_CLAIMS.within(known.namespace), fields=f"metadata.name={known.name}")
                 claim = next((read_claim(each, DRIVER) for each in found), None)
-                if claim is None or claim.uid != uid or not claim.devices:
+                if claim is None or claim.uid != uid or not claim.is_of(self._node.installation.name):
                     if known.missed and now - known.missed >= PROOF_S:
                         self._remove(uid)
                         return _WatchedClaim(known.namespace, known.name, now + LOOK_S)

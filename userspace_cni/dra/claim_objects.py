@@ -66,6 +66,10 @@ class SeenClaim:
     statuses: tuple[Mapping[str, Any], ...] = ()
     """What `status.devices` says of ours."""
 
+    def is_of(self, pool: str) -> bool:
+        """Whether it has a device of that pool, which is a node: the same claim may be another pod's on another node later."""
+        return any(each.pool == pool for each in self.devices)
+
 
 def read_claim(raw: Mapping[str, Any], driver: str) -> SeenClaim:
     """Read the object. Raises Undecodable or InvalidConfig for one that the API server would not have taken."""

@@ -176,8 +176,11 @@ class Preparing:
         return DeviceWish(device.number, said, plan)
 
     def _claimed(self, seen: SeenClaim) -> list[ClaimedPort]:
-        """The ports that the claim takes of bridges that are here."""
-        bridges = sorted(self._node.switch.ports.list_administrators_bridges())
+        """The ports that the claim takes of bridges that are here; none while they are not known: no port can be made then."""
+        try:
+            bridges = sorted(self._node.switch.ports.list_administrators_bridges())
+        except UserspaceError:
+            return []
         named = ((bridge_of(each.device, bridges), each.device) for each in seen.devices)
         return [ClaimedPort(seen.uid, bridge, device) for bridge, device in named if bridge]
 

@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from userspace_cni.base.deadline import Deadline
     from userspace_cni.node.local_node import LocalNode
 
+_ANY_CLAIM: Final = "claim"
+"""The network's name while its keys are read, on which none of them depends: equal parameters of many claims are read once."""
 CLAIMS: Final = "claims"
 """In the run directory: the directories and files of claims' devices."""
 
@@ -114,13 +116,14 @@ class ClaimDevices:
         from userspace_cni.attachment.plan import plan
 
         node, uid, number = self._node, owner.uid, device.number
-        stdin = json.dumps({**device.network, "cniVersion": LATEST, "name": owner.name, "type": "userspace"}).encode()
+        stdin = json.dumps({**device.network, "cniVersion": LATEST, "name": _ANY_CLAIM, "type": "userspace"}).encode()
         args = {"K8S_POD_NAMESPACE": owner.namespace, "K8S_POD_NAME": owner.pod_name, "K8S_POD_UID": owner.pod_uid}
         environment = Environment(
             "ADD", claim_container(uid), "", interface_name(number), args, (), netns_override=False, variables={}
         )
-        request = Request(environment, read_network(stdin, "ADD"), stdin)
-        options = node.pods.read_options(request, lambda text: say("warning", text))
+        nameless = Request(environment, read_network(stdin, "ADD"), stdin)
+        options = node.pods.read_options(nameless, lambda text: say("warning", text))
+        request = replace(nameless, network=replace(nameless.network, name=owner.name))
         if options.link:
             raise UnsupportedField(
                 "the claim's parameters ask for a kernel link", "a device of a claim is a vhost-user interface"

@@ -16,7 +16,7 @@ def config(source: str, requests: Sequence[str] = (), driver: str = DRIVER, **pa
 
 
 def result(request: str = "net", device: str = "br0", driver: str = DRIVER, **more: Any) -> dict[str, Any]:
-    return {"request": request, "driver": driver, "pool": "n1", "device": device, **more}
+    return {"request": request, "driver": driver, "pool": "n1", "device": device} | more
 
 
 def claim(

@@ -41,6 +41,14 @@ def test_who_uses_it() -> None:
     assert seen.pod_claim == "net"
 
 
+def test_on_which_node() -> None:
+    """A claim is of a node as long as one of its devices is in the node's pool."""
+    seen = read_claim(claim(result(), result(driver="gpu.example.com", pool="n2")), DRIVER)
+    assert seen.is_of("n1")
+    assert not seen.is_of("n2")
+    assert not read_claim(claim(), DRIVER).is_of("n1")
+
+
 def test_not_allocated() -> None:
     """A claim without a status has no devices and no consumers."""
     seen = read_claim({"metadata": {"name": "c", "namespace": "blue", "uid": "u1"}, "spec": {}}, DRIVER)

@@ -14,7 +14,8 @@ from userspace_cni.attachment.steps.step import SharedResource, Step
 class ClaimDirectory(Directory):
     """The directory in which the socket of one device of a claim appears: a small file system in memory, for that device alone.
 
-    Its name is the claim's UID and a number, so no other claim ever has it.
+    Its name is the claim's UID and a number, so no other claim ever has it. It is ours: owner, mode and label are as asked for,
+    else open to all users of the container.
     """
 
     kind: ClassVar[str] = "claim-directory"

@@ -28,6 +28,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.files.mounts import detach_all, find_mount, remove_directory
+from userspace_cni.host.files.ownership import Ownership, set_ownership
 from userspace_cni.linux import paths
 
 DOMAIN: Final = "userspace-cni.io"
@@ -101,11 +102,17 @@ class ClaimDirectoryDriver(Driver[ClaimDirectory]):
         self._root = root
 
     def apply(self, step: ClaimDirectory, deadline: Deadline) -> None:
-        """Make the file system, unless it is there."""
+        """Make the file system, unless it is there, and set its owner, mode and label."""
         deadline.require(_what(step))
+        wanted = Ownership.of(step, self._root)
         parent, name = self._split(step)
         with translate_errors(_what(step)):
             _mount_memory(parent, name, anew=False)
+            fd = os.open(f"{parent}/{name}", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                set_ownership(fd, wanted, _what(step))
+            finally:
+                os.close(fd)
 
     def undo(self, step: ClaimDirectory, deadline: Deadline) -> None:
         """Take the file system off, and remove the directory below it. A container that still has it keeps it until it ends."""
