@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import http.client
+import os
 import resource
 import selectors
 import socket
@@ -297,6 +298,20 @@ def _numbers(text: str) -> list[int]:
     return [int(word) for word in text.split(",")]
 
 
+def leave_polling_core(switch: Switch) -> None:
+    """Keep this process, what it starts from now on, and the switch's other threads off the core of the polling thread.
+
+    Where that is left to the kernel it starts callers there, and they wait for its turns.
+    """
+    mask = int(switch.vsctl("get", "Open_vSwitch", ".", "other_config:pmd-cpu-mask").strip().strip('"'), 16)
+    cores = {core for core in os.sched_getaffinity(0) if not mask >> core & 1}
+    for pid in (switch.vswitchd_pid, switch.ovsdb_pid) if cores else ():
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            if not (task / "comm").read_text().startswith("pmd-c"):
+                os.sched_setaffinity(int(task.name), cores)
+    os.sched_setaffinity(0, cores or os.sched_getaffinity(0))
+
+
 def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=30)
@@ -312,6 +327,7 @@ def main() -> int:
         locks = stack.enter_context(TemporaryDirectory(prefix="uc-", dir="/dev/shm"))  # in memory, as /run is
         node = stack.enter_context(clean(Node(directory / "n", switch, {"USERSPACE_CNI_RUN_DIR": locks})))
         sandbox = stack.enter_context(netns())
+        leave_polling_core(switch)
         report = measure(node, sandbox, directory, options)
     return tell(report, options.json, show)
 
