@@ -71,7 +71,7 @@ class Kubelet:
         taken = time.perf_counter() - began
         faults = [each.error for each in answer.values() if each.error]
         assert len(answer) == len(claims), answer
-        assert faults == []
+        assert faults == [], faults[0]
         return taken
 
     def at_once(self, name: str, claims: Sequence[Reference]) -> float:
