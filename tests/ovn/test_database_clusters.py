@@ -29,6 +29,9 @@ class Nothing:
     def change(self, table: str, event: str, row: Any, former: Any) -> None:
         """Tell nothing."""
 
+    def lose(self) -> None:
+        """Tell nothing."""
+
 
 NORTHBOUND = Database(
     name=DATABASE,

@@ -37,6 +37,9 @@ class Told:
     def change(self, table: str, event: str, row: Any, former: Any) -> None:
         self.changes.append((table, event))
 
+    def lose(self) -> None:
+        """Nothing to note: the session says so."""
+
 
 NORTHBOUND: Database[Told] = Database(
     name="OVN_Northbound",

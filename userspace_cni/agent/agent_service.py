@@ -134,6 +134,7 @@ class Agent:
                 self.metrics.count_dropped_events,
                 self._on_pod,
                 self._on_claims,
+                self._on_lost_session,
             ),
         )
         self.devices = OfferedDevices(self.node, self.metrics)
@@ -143,7 +144,7 @@ class Agent:
             self.metrics.count_action,
             self.metrics.count_reconnect,
             settings.tick_s,
-            self.devices.look,
+            self.devices.look if settings.devices_per_bridge or settings.dra else None,
         )
         self.watchdog.limit_s = PASS_S
         self.network = NodeNetwork(self.node, environ, self.metrics.count_spec_failure, self.watchdog.on_link)
@@ -216,6 +217,7 @@ class Agent:
 
     def _begin(self) -> None:
         _raise_descriptor_limit()
+        self.node.store.journal.on_unflushed = self.flusher.ask
         for sentence in missing(self._settings):
             say("warning", "this agent lacks something", missing=sentence)
         self.node.pods.begin_telling()  # what is found from now on is told once
@@ -300,6 +302,9 @@ class Agent:
         self.watchdog.on_change(bridge, marks)
         if bridge or owner_kind(marks) == "node":
             self.network.ask()
+
+    def _on_lost_session(self) -> None:
+        self.watchdog.wake()
 
     def _on_pod(self, namespace: str, name: str) -> None:
         self.waiting.on_pod(namespace, name)

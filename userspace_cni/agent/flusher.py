@@ -13,7 +13,7 @@ from userspace_cni.base.back_off import BackOff
 from userspace_cni.base.loops import Loop
 
 BEAT_S: Final = 0.5
-"""Seconds between two looks; a flush takes milliseconds, on a busy disk a part of a second."""
+"""Seconds from a removal to its flush, which takes milliseconds, on a busy disk a part of a second; and to another try."""
 
 
 class Flushed(Protocol):
@@ -28,7 +28,7 @@ class Flushed(Protocol):
 
 
 class Flusher(Loop):
-    """The thread. `failed` is called for each flush that failed, and must not wait."""
+    """The thread, which sleeps until it is asked. `failed` is called for each flush that failed, and must not wait."""
 
     failing = "records that were dropped are not flushed; a power cut would bring them back: "
     end_s = BEAT_S
@@ -36,17 +36,17 @@ class Flusher(Loop):
 
     def __init__(self, records: Callable[[], Flushed], failed: Callable[[], None]) -> None:
         super().__init__("flusher", "flushes records")
+        self.settle_s = BEAT_S
         self._records = records
         self._failed = failed
 
-    def _round(self) -> float:
+    def _round(self) -> None:
         try:
             if self._records().unflushed:
                 self._records().flush()
         except Exception:
             self._failed()
             raise
-        return BEAT_S
 
     def _end(self) -> None:
         self._round()

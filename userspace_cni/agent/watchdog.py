@@ -1,9 +1,11 @@
 """Keeps the session with OVSDB open, watches ovs-vswitchd, and reconciles records with the node.
 
-One thread, which wakes once a second and mostly finds nothing to do. A pass of reconciliation is due at start, after a new
-session with OVSDB, after a restart of ovs-vswitchd, on the tick, and on request. Dead sockets do not wait for a pass: an
-application whose connection ended, or an ovs-vswitchd that ended, may have left some that its successor needs soon. Nor does what
-others change in OVSDB or in the kernel: the attachments that it may be of are looked at by themselves, when `due_looks` says.
+One thread, which sleeps while it is told of nothing, the session with OVSDB is open and ovs-vswitchd lives: it looks at that
+daemon every five seconds, and once a second while something of that is not so, or where devices are offered to the kubelet. A
+pass of reconciliation is due at start, after a new session with OVSDB, after a restart of ovs-vswitchd, on the tick, and on
+request. Dead sockets do not wait for a pass: an application whose connection ended, or an ovs-vswitchd that ended, may have
+left some that its successor needs soon. Nor does what others change in OVSDB or in the kernel: the attachments that it may be
+of are looked at by themselves, when `due_looks` says.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ class Watchdog(Loop):
     """The thread. Its rounds find nothing to do as a rule.
 
     It calls `count` with each action's name, and `reconnected` for each session with OVSDB after the first. `looked` is called in
-    each round, after session and switch were looked at; it must not wait.
+    each round, and once a second, after session and switch were looked at; it must not wait.
     """
 
     failing = "a round of the watchdog failed: "
@@ -75,7 +77,7 @@ class Watchdog(Loop):
         count: Callable[[str], None],
         reconnected: Callable[[], None],
         tick_s: float,
-        looked: Callable[[], None] = lambda: None,
+        looked: Callable[[], None] | None = None,
     ) -> None:
         super().__init__("watchdog", "watches the switch and reconciles records")
         self._watched_switch = switch
@@ -149,6 +151,10 @@ class Watchdog(Loop):
         super().ask()
         self._guarded(self.switch.look, "looking at ovs-vswitchd")
 
+    def wake(self) -> None:
+        """Have a look at session and switch soon: the session is lost. Never waits."""
+        super().ask()
+
     def ask(self) -> None:
         """Have a pass soon. Never waits and never fails."""
         with self._wake:
@@ -171,10 +177,12 @@ class Watchdog(Loop):
         """Seconds until the next look is due."""
         now = time.monotonic()
         beat = FAST_BEAT_S if not self._lives and now - self._death_seen < FAST_S else BEAT_S
+        if self._lives and self._reachable and self._looked is None and not self._followed_again:
+            beat = max(0.0, self._watched - now)
         with self._wake:
             touched = self._touched.seconds()
             disconnected = [looks[0] - now for looks in self._disconnected.values()]
-        return min([beat, *disconnected, *([] if touched is None else [touched])])
+        return max(0.0, min([beat, self._next_pass - now, *disconnected, *([] if touched is None else [touched])]))
 
     def _look_at_touched(self) -> None:
         with self._wake:
@@ -224,7 +232,8 @@ class Watchdog(Loop):
         if now >= self._watched:
             whole = self._is_restarted() or whole
             self._watched = now + (WATCH_S if self._lives else 0.0)
-        self._guarded(self._looked, "reporting session and switch")
+        if self._looked is not None:
+            self._guarded(self._looked, "reporting session and switch")
         with self._wake:
             whole, self._pass_asked = whole or self._pass_asked, False
         if whole or now >= self._next_pass:

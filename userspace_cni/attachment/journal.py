@@ -78,6 +78,8 @@ class Journal:
         self._settled = ""
         self.unflushed = False
         """Whether something was removed that would be back after a power cut; see `flush`."""
+        self.on_unflushed: Callable[[], None] = lambda: None
+        """Called when that becomes so; it must not wait."""
 
     @property
     def directory(self) -> str:
@@ -191,7 +193,9 @@ class Journal:
         """Forget the attachment. A power cut before `flush` may bring it back, as one of another boot."""
         with _translated(f"dropping the record of {record.key}"), stage("record"):
             self._store.drop(_collection(record.key), record.key, durable=False)
-            self.unflushed = True
+            if not self.unflushed:
+                self.unflushed = True
+                self.on_unflushed()
             with suppress(StoreError):  # a state without a record is ignored
                 self._live.drop(_STATES, record.key, durable=False)
 

@@ -38,8 +38,9 @@ class Keeper(Loop):
     """The thread, which begins with a round. What is applied when it is stopped stays: the next agent goes on from the records.
 
     `ask` it for a round in which what failed a moment ago waits for its time; in one that is urged, for people, it does not wait.
-    `told` gets what became of each spec, after each round; it must not wait. `due` says once a second whether something that
-    cannot `ask` (the switch, by its absence) wants a round now, in which nothing waits for its time.
+    `told` gets what became of each spec, after each round; it must not wait. `due` says whether something that cannot `ask` (the
+    switch, by its absence) wants a round now, in which nothing waits for its time; it is asked once a second, unless it says
+    None: there is nothing of that kind.
     """
 
     failing = "a round of keeping the node's network failed: "
@@ -48,7 +49,7 @@ class Keeper(Loop):
     limit_s = ROUND_S
     late = "keeping the node's network has not ended"
 
-    def __init__(self, specs: Specs, desired: SpecsNow, tick_s: float, *, due: Callable[[], bool], told: Told) -> None:
+    def __init__(self, specs: Specs, desired: SpecsNow, tick_s: float, *, due: Callable[[], bool | None], told: Told) -> None:
         super().__init__("node-network", "keeps the node's network")
         self._specs = specs
         self._desired = desired
@@ -75,13 +76,16 @@ class Keeper(Loop):
         self._now = self._now or self._was_urged
         if self._was_asked or self._now:
             self._next = 0.0  # what was asked for is due until a round has done it
-        if self._due():
+        due = self._due()
+        if due:
             self._now = True
-        if self._now or time.monotonic() >= min(self._next, self._specs.next_due):
+        left_s = min(self._next, self._specs.next_due) - time.monotonic()
+        if self._now or left_s <= 0:
             self._next = 0.0
             self._reconcile(now=self._now)
             self._next, self._now = time.monotonic() + self._tick_s, False
-        return BEAT_S
+            return BEAT_S  # there may be something to ask for now
+        return BEAT_S if due is not None else left_s
 
     def _reconcile(self, *, now: bool) -> None:
         specs, complete = self._desired()

@@ -187,11 +187,15 @@ class SpecSources:
         said = frozenset({SHARED_GATEWAY}) if self.settings.says_of("ovn_gateway_bridge") else frozenset[str]()
         return (*specs, *of_runtimes, *shared), complete | installed | said
 
-    def is_due(self) -> bool:
+    def is_due(self) -> bool | None:
         """Whether the switch has carried nothing for so long, or carries again, that addresses are to move, or a PCI device has
         another driver than before or none. To be asked once a second: a driver that waits for DPDK to let go tells of it in no
-        other way.
+        other way. None while nothing that is desired depends on it.
         """
+        if not self._patience and not self._drivers and not self._given_back:
+            self._absence.forget()
+            self._unserved.forget()
+            return None
         now = self.find_networks_to_release(), self._drivers_of(self._drivers)
         changed = now != (self._given_back, self._drivers)
         self._given_back, self._drivers = now

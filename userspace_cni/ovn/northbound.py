@@ -162,6 +162,9 @@ class NorthboundIndex:
     def show(self, table: str, name: str, row: Any) -> None:
         """Nothing: rows are found in the session."""
 
+    def lose(self) -> None:
+        """Nothing: the next round finds it."""
+
     def change(self, table: str, event: str, row: Any, former: Any) -> None:
         """Tell it."""
         self._on_change(table, event, row, former)

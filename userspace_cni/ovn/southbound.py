@@ -34,6 +34,9 @@ class SouthboundIndex:
     def show(self, table: str, name: str, row: Any) -> None:
         """Nothing: rows are found in the session."""
 
+    def lose(self) -> None:
+        """Nothing: the command fails."""
+
     def change(self, table: str, event: str, row: Any, former: Any) -> None:
         """Nothing: commands look once."""
 

@@ -41,6 +41,9 @@ class Index(Protocol):
     def show(self, table: str, name: str, row: Any) -> None:
         """The row of the table of `Database.named` that has this name by now, None for none; of the root table the name is ""."""
 
+    def lose(self) -> None:
+        """The session is lost: nothing will be told any more."""
+
     def change(self, table: str, event: str, row: Any, former: Any) -> None:
         """A row has come, is another or has gone since all rows were there; in a session that replicates everything.
 

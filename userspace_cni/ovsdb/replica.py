@@ -246,8 +246,10 @@ class Replica(ovs_idl.Idl, Generic[I]):  # type: ignore[misc]
 
     def lose(self, reason: str) -> None:
         """Give the connection up, for all callers, with the reason."""
-        self.lost = self.lost or reason
+        was_lost, self.lost = bool(self.lost), self.lost or reason
         self.close()
+        if not was_lost and self._loaded:
+            self.index.lose()
         self._tell_lock()
         for watch in [each for group in self.watches.values() for each in group]:
             watch.look()

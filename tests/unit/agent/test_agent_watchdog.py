@@ -36,6 +36,7 @@ def test_a_socket_that_outlives_its_connection(tmp_path: Path, monkeypatch: pyte
         watchdog.on_disconnect("port-1")
         for number, seconds in enumerate(module.LOOKS_S, start=1):
             passed[0] = seconds
+            watchdog.wake()
             wait_until(lambda: len(looked) == number, what=f"look {number}")  # noqa: B023 - called at once
     finally:
         watchdog.stop()
@@ -86,3 +87,19 @@ def test_a_pass_that_did_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             watchdog.reconcile(Deadline.after(60))
     finally:
         watchdog.stop()
+
+
+def test_it_sleeps_while_all_is_well(tmp_path: Path) -> None:
+    """Until the next look at ovs-vswitchd, or the next pass; for a second at most where session or daemon is away, or another
+    part of the agent is to be told."""
+    world = World(tmp_path, resident=True)
+
+    def seconds(watchdog: Watchdog, rounds: int = 2) -> float:
+        return [watchdog._round() for _ in range(rounds)][-1]
+
+    watchdog = Watchdog(world, world.switch, lambda _: None, lambda: None, 10_000.0)
+    assert module.BEAT_S < seconds(watchdog) <= module.WATCH_S
+    assert seconds(Watchdog(world, world.switch, lambda _: None, lambda: None, 0.01)) <= 0.01
+    assert seconds(Watchdog(world, world.switch, lambda _: None, lambda: None, 10_000.0, lambda: None)) == module.BEAT_S
+    world.unreachable = Unavailable("no session")
+    assert seconds(watchdog) == module.BEAT_S

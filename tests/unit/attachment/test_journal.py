@@ -371,6 +371,12 @@ class Disk:
     refuses: bool = False
     unflushed: bool = False
     flushed: int = 0
+    on_unflushed: Callable[[], None] = lambda: None
+
+    def remove(self) -> None:
+        """A record is removed, as of `Journal.drop`."""
+        self.unflushed = True
+        self.on_unflushed()
 
     def flush(self) -> None:
         if self.refuses:
@@ -394,6 +400,7 @@ def flusher(disk: Disk, failures: list[str], monkeypatch: pytest.MonkeyPatch) ->
     """The thread, running, and looking often."""
     monkeypatch.setattr(flushing, "BEAT_S", 0.02)
     made = Flusher(lambda: disk, lambda: failures.append("failed"))
+    disk.on_unflushed = made.ask
     made.start()
     yield made
     made.stop()
@@ -402,7 +409,7 @@ def flusher(disk: Disk, failures: list[str], monkeypatch: pytest.MonkeyPatch) ->
 
 def test_flushing_behind(disk: Disk, flusher: Flusher) -> None:
     """A removed record is flushed soon, once, and nothing is flushed otherwise."""
-    disk.unflushed = True
+    disk.remove()
     wait_until(lambda: disk.flushed == 1, what="the flush")
     assert not disk.unflushed
     assert flusher.alive
@@ -410,7 +417,8 @@ def test_flushing_behind(disk: Disk, flusher: Flusher) -> None:
 
 def test_a_disk_that_refuses(disk: Disk, flusher: Flusher, failures: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Each failed flush is counted, logged once, and repeated when the disk works again."""
-    disk.refuses = disk.unflushed = True
+    disk.refuses = True
+    disk.remove()
     wait_until(lambda: len(failures) >= 2, what="two failures")
     disk.refuses = False
     wait_until(lambda: disk.flushed == 1, what="the flush")
@@ -431,9 +439,12 @@ def test_drops_are_flushed(world: World) -> None:
     """After DEL there is something to flush, after a flush nothing."""
     journal = Journal(f"{world.directory}/state", str(world.directory), print, world.boot_id)
     record = Record("pending", "n", CONTAINER, "net1", boot_id="boot-1", steps=(Lease("p", "{}", {}),))
+    told: list[str] = []
+    journal.on_unflushed = lambda: told.append("unflushed")
     journal.write(record)
     assert not journal.unflushed
     journal.drop(record)
-    assert journal.unflushed
+    journal.drop(record)
+    assert (journal.unflushed, told) == (True, ["unflushed"])
     journal.flush()
     assert not journal.unflushed

@@ -128,3 +128,12 @@ def test_stopping(kept: Kept) -> None:
     wait_until(lambda: not kept.keeper.alive, what="the end of the thread")
     with pytest.raises(Unavailable):
         kept.keeper.reconcile(Deadline.after(60))
+
+
+def test_it_sleeps_where_there_is_nothing_to_ask_for(tmp_path: Path) -> None:
+    """Once it has looked whether there is, until the tick; otherwise it asks once a second."""
+    asked: list[bool | None] = [None, None, None, False]
+    keeper = Keeper(Specs(World(tmp_path)), lambda: ((), frozenset()), HOUR_S, due=lambda: asked.pop(0), told=lambda _: None)
+    waits = [keeper._round() for _ in range(4)]
+    assert [waits[0], waits[3]] == [keeping.BEAT_S] * 2
+    assert all(keeping.BEAT_S < each <= HOUR_S for each in waits[1:3])

@@ -33,11 +33,13 @@ Change = tuple[str, Mapping[str, str]]
 class Listeners:
     """Who is told by a session that replicates all rows, on its thread and with its lock: neither may wait.
 
-    `disconnect` gets the name of each vhost-user interface whose peer has gone, `change` each Change.
+    `disconnect` gets the name of each vhost-user interface whose peer has gone, `change` each Change; `lost` is called when the
+    session is lost.
     """
 
     disconnect: Callable[[str], None] = lambda _: None
     change: Callable[[str, Mapping[str, str]], None] = lambda *_: None
+    lost: Callable[[], None] = lambda: None
 
 
 UNTOLD: Final = Listeners()

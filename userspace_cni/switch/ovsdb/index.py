@@ -81,6 +81,9 @@ class SwitchIndex:
         """The names of the interfaces that were given this MAC (external_ids:attached-mac)."""
         return tuple(self._of_mac.get(mac, ()))
 
+    def lose(self) -> None:
+        self._listeners.lost()
+
     def change(self, table: str, event: str, row: Any, former: Any) -> None:
         """Tell of what may be a loss. Rows of limits have no name by which their port could be found here."""
         changed = () if former is None else former._data.keys()  # noqa: SLF001 - ovs.db.idl has no other list
