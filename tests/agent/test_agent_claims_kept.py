@@ -16,7 +16,9 @@ from tests.lab.dra.claiming_node import BRIDGE, ClaimingNode, claiming
 from tests.lab.dra.plugin_registry import KubeletError
 from tests.lab.kube.apiserver import Fault
 from tests.lab.switch.switch import wait_until
+from userspace_cni.attachment.journal import Journal
 from userspace_cni.dra.device_names import DRIVER
+from userspace_cni.linux.boot import boot_id
 
 
 @pytest.fixture
@@ -153,6 +155,29 @@ def test_the_api_server_is_away(node: ClaimingNode) -> None:
     node.kubelet.end(pod)
     node.require_nothing_left()
     node.api.faults.clear()
+
+
+def test_a_part_of_a_claim_is_left(node: ClaimingNode) -> None:
+    """While the API server is away a claim of which one device is lost is not answered with the others: the kubelet would take
+    them for all."""
+    pod = node.pod()
+    node.claim("c", pod, BRIDGE, BRIDGE)
+    node.kubelet.admit(pod, "c")
+    told = node.kubelet.cdi_devices(pod)
+    node.live.kill()
+    journal = Journal(str(node.live.state), f"{node.live.directory}/run", print, boot_id)
+    journal.drop(next(each for each in journal.records() if each.ifname == "net1"))
+    node.live.start()
+    node.kubelet.restart()
+    node.kubelet.await_driver(DRIVER)
+    node.api.faults.append(Fault("GET", status=503, about="/resourceclaims/"))
+    with pytest.raises(KubeletError, match="503"):
+        node.kubelet.prepare(pod, "c")
+    node.api.faults.clear()
+    node.kubelet.admit(pod, "c")
+    assert (node.kubelet.cdi_devices(pod), len(node.ports())) == (told, 2)
+    node.kubelet.end(pod)
+    node.require_nothing_left()
 
 
 def test_a_kubelet_that_knows_v1beta1_alone(node: ClaimingNode) -> None:

@@ -8,6 +8,7 @@ without a device of this node. While the server does not answer nothing is concl
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -85,10 +86,13 @@ class ClaimKeeper(Loop):
             self._named |= {(namespace, name) for name in names}
             self.ask()
 
-    def renew(self) -> None:
-        """Make the devices of another boot anew. Raises UserspaceError for those that could not be read."""
-        boot_id = self._node.store.boot_id()
+    def renew(self, within_s: float = math.inf) -> None:
+        """Make the devices of another boot anew, and begin none after `within_s` seconds. Raises UserspaceError for those that
+        could not be read."""
+        boot_id, end = self._node.store.boot_id(), time.monotonic() + within_s
         for record in self._records():
+            if time.monotonic() >= end:
+                return
             if record.boot_id != boot_id and not is_unfinished(record, boot_id):
                 try:
                     claims.make_anew(record, self._node)

@@ -6,6 +6,8 @@ the class and of the claim are repeated there, as they were then.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -41,6 +43,13 @@ class AllocatedDevice:
     device: str
     share: str
     parameters: tuple[Parameters, ...]
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What decides about the device, to be recorded. The parameters stand there as a digest: a tenant may write hundreds of
+        KiB of them, and each device's record has those of all devices of its request."""
+        text = json.dumps([[each.source, each.value] for each in self.parameters], sort_keys=True)
+        return {"number": self.number, "device": self.device, "parameters": hashlib.sha256(text.encode()).hexdigest()}
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 STOP_S: Final = 3.0
 LOOK_S: Final = 30.0
 AGAIN_S: Final = 1.0
+RENEW_S: Final = 20.0
+"""Seconds for devices of another boot before the kubelet can call: with a switch that hangs each takes long, and pods that end
+must not wait for all of them."""
 
 
 class DraDriver(Loop):
@@ -54,7 +57,7 @@ class DraDriver(Loop):
             return LOOK_S
         if not self._sockets.whole:
             try:
-                self._keeper.renew()
+                self._keeper.renew(RENEW_S)
             except UserspaceError as error:
                 say("warning", "devices of claims of another boot are made anew later", error=error)
             if not self._sockets.serve():

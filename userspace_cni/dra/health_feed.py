@@ -20,6 +20,8 @@ SERVICES: Final = ("v1.DRAResourceHealth", "v1beta1.DRAResourceHealth", "v1alpha
 AGAIN_S: Final = 10.0
 """A kubelet that is told no other time forgets after 30 s."""
 BELIEVED_S: Final = 60
+STREAMS_MAX: Final = 16
+"""Streams at the same time. A kubelet has one; each keeps a thread, which calls about claims need, too."""
 _SILENT: Final = "ovs-vswitchd, which serves the bridge, does not answer; see `userspace-cni status` on the node"
 
 
@@ -32,6 +34,7 @@ class HealthFeed:
         self._version = 0
         self._health: Mapping[str, bool] | None = None
         self._closed = False
+        self._streams = threading.BoundedSemaphore(STREAMS_MAX)
 
     def tell(self, devices: Mapping[str, bool]) -> None:
         """Take over whether each device can be used, by name. Never waits."""
@@ -57,13 +60,17 @@ class HealthFeed:
         self, _request: health.NodeWatchResourcesRequest, context: grpc.ServicerContext
     ) -> Iterator[health.NodeWatchResourcesResponse]:
         over = threading.Event()
+        if not self._streams.acquire(blocking=False):
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{STREAMS_MAX} streams of health are open; close one")
 
         def end() -> None:
             over.set()
+            self._streams.release()
             with self._changed:
                 self._changed.notify_all()
 
         if not context.add_callback(end):
+            self._streams.release()
             return
         told = 0
         while (news := self._await(told, over)) is not None:

@@ -171,7 +171,8 @@ class Preparing:
             "device": device.device,
             "share": device.share,
             "pod_claim": seen.pod_claim,
-            "alike": [_said(each) for each in alike],
+            "of": len(seen.devices),
+            "alike": [each.said for each in alike],
         }
         return DeviceWish(device.number, said, plan)
 
@@ -198,11 +199,12 @@ class Preparing:
         return PreparedDevice(request, pool, device, (self._devices.places.cdi_id(uid, number),))
 
     def _recorded(self, uid: str) -> tuple[PreparedDevice, ...]:
-        """What a claim was answered when it was prepared in this boot, and is whole; () otherwise."""
-        return tuple(
-            self._answer(uid, said["number"], said["request"], said["pool"], said["device"])
-            for said in claims.read_whole(uid, self._node)
-        )
+        """What a claim was answered when it was prepared in this boot, and is whole; () otherwise: the kubelet would take a part
+        for all of it, and never ask again."""
+        whole = claims.read_whole(uid, self._node)
+        if any(said.get("of") != len(whole) for said in whole):
+            return ()
+        return tuple(self._answer(uid, said["number"], said["request"], said["pool"], said["device"]) for said in whole)
 
     @contextmanager
     def _alone(self, uid: str, deadline: Deadline) -> Iterator[None]:
@@ -236,11 +238,6 @@ def _consumer_of(seen: SeenClaim) -> ClaimConsumer:
     if seen.consumers[0].resource != "pods":
         raise StepFailed(f"{what} is reserved for {seen.consumers[0].resource}", "only pods can use its devices")
     return seen.consumers[0]
-
-
-def _said(device: AllocatedDevice) -> dict[str, Any]:
-    parameters = [{"source": each.source, "value": each.value} for each in device.parameters]
-    return {"number": device.number, "device": device.device, "parameters": parameters}
 
 
 def _spread(threads: ThreadPoolExecutor, calls: Sequence[Callable[[], T]]) -> list[T]:

@@ -146,9 +146,12 @@ class BridgeRoom:
                 self._lately |= {(resource_of(bridge), device): time.monotonic() for device in asked}
 
     def _require_all(self, uid: str, wanted: Sequence[ClaimedPort]) -> None:
+        """Raises Unavailable, unless the claim has as many ports of the bridge already: they are there, room or not."""
         claimed = self._count_claimed(uid)
+        own = Counter(each.bridge for each in self._claims() if each.uid == uid)
         for bridge, number in Counter(each.bridge for each in wanted).items():
-            self._require(bridge, number, claimed[bridge], len(self.given(bridge) or ()))
+            if number > own[bridge]:
+                self._require(bridge, number, claimed[bridge], len(self.given(bridge) or ()))
 
     def _count_claimed(self, uid: str) -> Counter[str]:
         """How many ports of each bridge claims have, or are about to get, but for the claim `uid`."""

@@ -159,10 +159,6 @@ class ClaimDevices:
             if ifname not in known
         }
 
-    def list_left(self) -> frozenset[str]:
-        """The UIDs of all claims of which this installation's directories and files show something."""
-        return frozenset(uid for uid, _ in self._names())
-
     def _numbers(self, uid: str) -> set[int]:
         return {number for found, number in self._names() if found == uid}
 

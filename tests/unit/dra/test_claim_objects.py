@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.unit.dra.claim_samples import claim, config, result
@@ -30,6 +32,16 @@ def test_which_parameters_are_for_a_request() -> None:
     devices = read_claim(claim(result("a"), result("b/fast"), configs=configs), DRIVER).devices
     found = [[(each.source, each.value["host"]["mtu"]) for each in device.parameters] for device in devices]
     assert found == [[("FromClass", 2), ("FromClaim", 1)], [("FromClass", 2), ("FromClaim", 3)]]
+
+
+def test_what_is_recorded_of_parameters() -> None:
+    """It differs with what they say, and is short however long they are: a tenant writes them."""
+    long = [config("FromClaim", host={"bridge": {"vlanId": 7}}, mirrors=["x" * 10_000]) for _ in range(32)]
+    [before] = read_claim(claim(result("a"), configs=long), DRIVER).devices
+    [after] = read_claim(claim(result("a"), configs=[*long[1:], config("FromClass", host={"mtu": 1})]), DRIVER).devices
+    [again] = read_claim(claim(result("a"), configs=long), DRIVER).devices
+    assert before.said == again.said != after.said
+    assert len(json.dumps(before.said)) < 200
 
 
 def test_who_uses_it() -> None:

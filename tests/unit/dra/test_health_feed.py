@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.lab.switch.switch import wait_until
 from userspace_cni.dra import health_feed
 from userspace_cni.dra.health_feed import SERVICES, HealthFeed
 from userspace_cni.dra.protocol import health_v1_pb2 as v1
@@ -86,3 +87,25 @@ def test_nothing_is_said_of_the_unknown(kubelet: WatchingKubelet, monkeypatch: p
     stream = kubelet.watch("v1.DRAResourceHealth")
     kubelet.feed.close()
     assert list(stream) == []
+
+
+def test_many_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than a few are refused: each keeps a thread of those that serve calls about claims. One that ends makes room."""
+    monkeypatch.setattr(health_feed, "STREAMS_MAX", 2)
+    kubelet = WatchingKubelet(tmp_path / "dra.sock")
+    kubelet.feed.tell({"br0": True})
+    first, second = (kubelet.watch(service) for service in SERVICES[:2])
+    assert told(next(first)) == told(next(second)) == {"br0": v1.HEALTHY}
+    with pytest.raises(grpc.RpcError, match="2 streams of health are open"):
+        next(kubelet.watch(SERVICES[0]))
+    first.cancel()
+
+    def taken() -> bool:
+        stream = kubelet.watch(SERVICES[2])
+        try:
+            return told(next(stream)) == {"br0": v1.HEALTHY}
+        except grpc.RpcError:
+            return False
+
+    wait_until(taken, what="room for another stream")
+    kubelet.stop()

@@ -115,6 +115,17 @@ def test_who_comes_second_is_refused() -> None:
     shared.claim("b")
 
 
+def test_a_claim_whose_ports_are_there() -> None:
+    """It is prepared again although the room is less than what is taken, as its pod may run; it gets no more ports."""
+    shared = SharedBridge()
+    shared.claim("a", 2)
+    shared.pods = {RESOURCE: ("br0-0", "br0-1", "br0-2")}
+    shared.claim("a", 2)
+    shared.claim("a", 1)
+    with pytest.raises(Unavailable, match="no room for 3 more"):
+        shared.claim("a", 3)
+
+
 def test_two_claims_at_once() -> None:
     """A claim that is being prepared counts before it is recorded, for claims and for devices; one that failed does not."""
     shared = SharedBridge()

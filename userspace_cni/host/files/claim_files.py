@@ -7,6 +7,7 @@ before its content was written. So each is written under another name, and renam
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,7 +37,7 @@ class ClaimFileDriver(Driver[ClaimFile]):
             make_trusted(self._root.path(step.directory), _DIRECTORY_MODE)
             with self._directory(step) as dirfd:
                 if dirfd is None:
-                    raise FileNotFoundError(f"{step.directory} has gone again")
+                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
                 with write_temporary(dirfd, plain(step.name), step.content, _MODE, durable=step.flushed) as beside:
                     os.rename(beside, step.name, src_dir_fd=dirfd, dst_dir_fd=dirfd)
                 if step.flushed:
@@ -68,7 +69,7 @@ class ClaimFileDriver(Driver[ClaimFile]):
     def _directory(self, step: ClaimFile) -> Iterator[int | None]:
         try:
             dirfd = os.open(self._root.path(step.directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # in neither is a file of ours
             yield None
             return
         try:
