@@ -33,7 +33,8 @@ _LOOK_S: Final = 0.02
 _AGAIN_S: Final = 0.2
 """A kubelet waits half a second before it asks a refused plugin again, and each time twice as long as before."""
 _OWN: Final = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0))
-_RECONNECT: Final = tuple((f"grpc.{kind}_reconnect_backoff_ms", 50) for kind in ("min", "initial", "max"))
+_RECONNECT: Final = tuple((f"grpc.{kind}_reconnect_backoff_ms", 50) for kind in ("initial", "max"))
+"""Pauses between two attempts. The third kind, `min`, is how long one attempt may take, which on a busy machine is long."""
 
 Identity = tuple[int, int]
 
