@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.agent.living import LiveNode, port_of
-from tests.cni.spec import finish, held, ipam, refused, scripted, start, succeeded, switch_of
+from tests.cni.spec import finish, refused, start, succeeded, switch_of
 from tests.cni.test_cli_node import cli, decoded
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.pods import Pod
@@ -23,6 +23,10 @@ from tests.lab.node.links import addresses, inside, links, pinging, pings
 from tests.lab.node.node import CONTAINER
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import wait_until
+from userspace_cni.attachment.journal import Journal
+from userspace_cni.attachment.records import record_key
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.linux.boot import boot_id
 
 POD = Pod(uid="6a0e1f0e-8a6c-4a6e-9a52-9c1c3f0b7a11")
 OTHER = "b0" * 32
@@ -183,20 +187,16 @@ def test_killed_amid(live: LiveNode, sandbox: str, api: ApiServer, point: str) -
 
 
 def test_what_changes_while_a_verb_runs(live: LiveNode, sandbox: str, api: ApiServer) -> None:
-    """A change that comes while a verb works on the container is applied after it, without waiting for a pass."""
-    delegate = scripted(live)
+    """A change that comes while a call works on the attachment is applied after it, without waiting for a pass."""
     live.settings["USERSPACE_CNI_TICK_S"] = "600"
     network = podnet(live)
     live.start()
     succeeded(live.run("ADD", network, sandbox, ifname="eth0", CNI_ARGS=POD.args))
-    second = json.dumps({**network, "name": "other", "ipam": ipam(delegate)}).encode()
-    with held(delegate, "ADD", answer={}) as running:
-        process = start(live, live.variables("ADD", sandbox, CNI_ARGS=POD.args), second)
-        running()
+    journal = Journal(str(live.state), f"{live.directory}/run", print, boot_id)
+    with journal.turn_lock(record_key(CONTAINER, "eth0"), Deadline.after(60)):
         annotate(api, to="20M")
         live.page("/api/v1/attachments")
         assert limits(live) == (None, None)
-    finish(process, "ADD")
     follows(live, (20_000_000, None))
     for rate in range(1, 6):
         annotate(api, out=f"{rate}M")
