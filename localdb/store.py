@@ -166,6 +166,17 @@ class Store:
                     elif record := self._load_known(directory, collection, name):
                         yield name, stamp, record
 
+    def names(self, collection: str) -> frozenset[str]:
+        """Return the names of the files of all records, which are not read: equal keys have equal names in every collection."""
+        path = self._collection_path(collection)
+        with Attempt(f"list the names of the records of {collection!r} in", path):
+            try:
+                directory = self._open(path)
+            except FileNotFoundError:
+                return frozenset()
+            with directory:
+                return frozenset(self._list(directory))
+
     def stamp(self, collection: str) -> Stamp:
         """Return a stamp that changes whenever a record of the collection is stored, replaced or removed; empty where that cannot
         be told. It does not change when a file is written in place, which no store does.

@@ -312,6 +312,8 @@ class Journal:
         """Remove half-written files of dead writers, and states without a record."""
         self.places()  # listing a collection removes its half-written files
         with _translated("sweeping the states"):
+            if frozenset[str]().union(*map(self._store.names, _ALL)) >= self._live.names(_STATES):
+                return
             recorded = {key for collection in _ALL for key, _ in self._store.each(collection)}
             stray = [key for key, _ in self._live.each(_STATES) if key not in recorded]
         for key in stray:

@@ -364,6 +364,23 @@ def test_states_without_a_record_are_swept(world: World, ifname: str) -> None:
     assert live(world.directory, "states") == []
 
 
+def test_states_with_a_record_are_not_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep that finds a record for each state has looked at names alone."""
+    assert [call(world, "ADD"), call(world, "ADD", "other")] == [0, 0]
+    world.journal.sweep()
+    read_in: set[str] = set()
+    real = StoreDirectory.read
+
+    def read(self: StoreDirectory, name: str) -> bytes:
+        read_in.add(Path(self.path).name)
+        return real(self, name)
+
+    monkeypatch.setattr(StoreDirectory, "read", read)
+    world.journal.sweep()
+    assert read_in.isdisjoint({"attachments", "states"})
+    assert len(live(world.directory, "states")) == 2
+
+
 @dataclass
 class Disk:
     """Records on a disk that may refuse to be flushed."""
