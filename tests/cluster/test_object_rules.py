@@ -140,7 +140,6 @@ CLAIM_CALLS: Sequence[Call] = (
         merge(CLAIM, "c", {"status": {"devices": devices}}, "status")
         for devices in (
             [told("a"), told("b", networkData={"interfaceName": "net1"})],
-            [told("a"), told("a")],
             [told("a_b")],
             [told("a", networkData={"ips": ["x"] * 17})],
             [told("a", dropped=1)],
