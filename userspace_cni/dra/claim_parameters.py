@@ -23,6 +23,12 @@ API_VERSION: Final = "userspace-cni.io/v1alpha1"
 KIND: Final = "InterfaceParameters"
 TAKEN: Final = ("bandwidth", "consumer", "container", "host", "logLevel", "mirrorOutput", "mirrors")
 """The keys at the top that a claim may have. The others are about the runtime, its credentials, addresses or logical ports."""
+WHOLE: Final = (
+    ("host.bridge", ("vlanId", "trunks", "vlanMode")),
+    ("bandwidth", ("ingressRate", "ingressBurst")),
+    ("bandwidth", ("egressRate", "egressBurst")),
+)
+"""Keys of one object that say one thing together: a VLAN with another mode is other VLANs, a rate with a huge burst no limit."""
 _HEADER: Final = ("apiVersion", "kind")
 
 
@@ -32,8 +38,14 @@ def network_of(parameters: Iterable[Parameters], bridge: str) -> dict[str, Any]:
     Raises InvalidConfig, UnsupportedField or Undecodable for what they cannot say.
     """
     network: dict[str, Any] = {}
+    of_class: dict[str, Any] = {}
     for each in parameters:
-        network = _merged(network, _read(each), "", each.source)
+        said = _read(each)
+        network = _merged(network, said, "", each.source)
+        if each.source == "FromClaim":
+            _require_unchanged(of_class, said)
+        else:
+            of_class = network
     host = read_typed(network, "host", dict, {})
     on_bridge = read_typed(host, "bridge", dict, {}, path="host.")
     said = on_bridge.get("bridgeName")
@@ -46,7 +58,7 @@ def network_of(parameters: Iterable[Parameters], bridge: str) -> dict[str, Any]:
 
 
 def _read(parameters: Parameters) -> dict[str, Any]:
-    """One object's keys, spelled as the table of keys spells them. Unknown keys stay, for the reader to judge."""
+    """One object's keys, spelled as the table of keys spells them. Unknown keys below the top stay, for the reader to judge."""
     raw = parameters.value
     version, kind = (raw.get(key) for key in _HEADER)
     if (version, kind) != (API_VERSION, KIND):
@@ -54,10 +66,11 @@ def _read(parameters: Parameters) -> dict[str, Any]:
             f"parameters of the claim have apiVersion {version!r} and kind {kind!r}", f"they must be {API_VERSION} and {KIND}"
         )
     found = _spelled({key: value for key, value in raw.items() if key not in _HEADER}, "")
-    known = {key.lower() for key in keys.PLACES[""]} - {key.lower() for key in TAKEN}
-    refused = sorted(key for key in found if keys.fold_case(key) in known)
+    refused = sorted(key for key in found if key not in TAKEN)
     if refused:
-        raise UnsupportedField(f"key {refused[0]!r} cannot be in the parameters of a claim", f"they can have {', '.join(TAKEN)}")
+        raise UnsupportedField(
+            f"key {refused[0][:80]!r} cannot be in the parameters of a claim", f"they can have {', '.join(TAKEN)}"
+        )
     return found
 
 
@@ -72,6 +85,26 @@ def _spelled(raw: Mapping[str, Any], place: str) -> dict[str, Any]:
         else value
         for key, value in found.items()
     }
+
+
+def _require_unchanged(of_class: Mapping[str, Any], said: Mapping[str, Any]) -> None:
+    """Raises InvalidConfig where the claim gives what its class says another meaning, by a key beside."""
+    for place, names in WHOLE:
+        before, then = _object_at(of_class, place), _object_at(said, place)
+        fixed = [name for name in names if before.get(name) is not None]
+        added = [name for name in names if name in then and name not in before]
+        if fixed and added:
+            raise InvalidConfig(
+                f"key '{place}.{added[0]}' of the claim's parameters is beside '{place}.{fixed[0]}', which its class says",
+                "these keys say one thing together, and the class has said it: leave the key out, or ask for another class",
+            )
+
+
+def _object_at(network: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+    found: Any = network
+    for name in place.split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def _merged(first: Mapping[str, Any], then: Mapping[str, Any], place: str, source: str) -> dict[str, Any]:

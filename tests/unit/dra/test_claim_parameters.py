@@ -41,6 +41,32 @@ def test_a_claim_cannot_change_its_class() -> None:
             network_of([of_class, parameters("FromClaim", **said)], "br0")
 
 
+@pytest.mark.parametrize(
+    ("of_class", "of_claim"),
+    [
+        ({"host": {"bridge": {"vlanId": 7}}}, {"host": {"bridge": {"vlanMode": "native-untagged"}}}),
+        ({"host": {"bridge": {"vlanId": 7}}}, {"HOST": {"Bridge": {"TRUNKS": [8], "vlanmode": "native-tagged"}}}),
+        ({"host": {"bridge": {"trunks": [7]}}}, {"host": {"bridge": {"vlanId": 8}}}),
+        ({"bandwidth": {"egressRate": 1000}}, {"bandwidth": {"egressBurst": 10**15}}),
+        ({"bandwidth": {"ingressRate": 1000}}, {"bandwidth": {"ingressBurst": 10**15}}),
+    ],
+)
+def test_a_key_beside_the_class(of_class: dict[str, Any], of_claim: dict[str, Any]) -> None:
+    """VLANs and limits of a class are whole: no other key of the claim makes other VLANs of them, or no limit."""
+    first = parameters("FromClass", **of_class)
+    with pytest.raises(InvalidConfig, match="which its class says"):
+        network_of([first, parameters("FromClaim", **of_claim)], "br0")
+    again = [first, parameters("FromClass", **of_claim), parameters("FromClaim", **of_class)]
+    assert network_of(again, "br0") == network_of(again[:2], "br0")
+    network_of([parameters("FromClaim", **of_class), parameters("FromClaim", **of_claim)], "br0")
+
+
+def test_unknown_keys() -> None:
+    """A key that no network has is not passed over: what it was to say would be missing."""
+    with pytest.raises(UnsupportedField, match="'limits' cannot be in the parameters of a claim"):
+        network_of([parameters("FromClaim", limits={"egressRate": 1})], "br0")
+
+
 def test_the_bridge_is_the_devices() -> None:
     """The bridge is chosen by the device; saying it again does no harm, saying another one is refused."""
     same = network_of([parameters("FromClaim", host={"bridge": {"bridgeName": "br0"}})], "br0")
