@@ -135,7 +135,9 @@ def test_two_looks_take_one_command(live: LiveNode, sandbox: str) -> None:
     succeeded(live.run("ADD", live.network(), sandbox))
     record = next((live.state / "attachments").iterdir())
     text = record.read_text()
-    record.write_text(text.replace(sandbox, str(gone)))
+    edited = live.state / "edited"
+    edited.write_text(text.replace(sandbox, str(gone)))
+    edited.replace(record)  # a file that is written in place is seen within a minute
     done = decoded(live, "gc")
     assert (done["actions"].get("removed-sandbox-gone", 0), done["remaining"]) == (1, [])
     live.require_clean()

@@ -142,15 +142,15 @@ class TestConcurrency:
         assert node.leftovers() == {}
 
     def test_102_the_wait_for_a_lock_is_bounded(self, node: Node, sandbox: str) -> None:
-        """A call for a container that another call is working on gives up with 11; a killed process leaves no lock."""
+        """A call for an interface that another call is working on gives up with 11; a killed process leaves no lock."""
         delegate = scripted(node)
         slow = json.dumps(node.network(ipam=ipam(delegate))).encode()
         with held(delegate, "ADD", answer=LEASED) as newest, start(node, node.variables("ADD", sandbox), slow) as process:
             newest()
             for verb in ("ADD", "DEL"):
-                refused_late(node, partial(node.run, verb, node.network(), sandbox, ifname="net2"), 11, "another call")
+                refused_late(node, partial(node.run, verb, node.network(), sandbox), 11, "another call")
             kill(process)
-        succeeded(node.run("ADD", node.network(), sandbox, ifname="net2"))
+        succeeded(node.run("DEL", node.network(), sandbox))
         succeeded(node.run("GC", node.network(**GC)))
         assert node.leftovers() == {}
 
