@@ -37,7 +37,8 @@ TOLD_S: Final = 2.0
 REGISTRY: Final = "plugins_registry"
 PLUGINS: Final = "plugins"
 VERSIONS: Final[Mapping[str, Any]] = {"v1": dra_v1, "v1beta1": dra_v1beta1}
-_OPTIONS: Final = (("grpc.so_reuseport", 0),)
+_OPTIONS: Final = (("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", CALLS_MAX // 2))
+"""A call keeps its thread from its beginning, also one whose request never comes: a client that hangs leaves half to others."""
 _SERVICE: Final = "k8s.io.kubelet.pkg.apis.dra.{}.DRAPlugin"
 _OF_REGISTRY: Final = re.compile(rf"{re.escape(DRIVER)}(-.+)?-reg\.sock")
 _OF_DRIVER: Final = re.compile(r"dra(-.+)?\.sock")
