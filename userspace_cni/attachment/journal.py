@@ -121,7 +121,8 @@ class Journal:
         records: dict[str, Seen] = {}
         states: dict[str, SeenState] = {}
         with _translated("listing the records"):
-            directories = self._store.stamp(collection), self._live.stamp(_STATES)
+            # without records the states are not asked for: that makes the id of the directory, which may be read-only
+            directories = (self._store.stamp(collection), self._live.stamp(_STATES)) if seen.records else ()
             if seen.are_current(directories, self._boot_id(), now):
                 return list(seen.listed)
             for name, stamp, found in self._store.each_changed(collection, seen.record_stamps()):

@@ -56,7 +56,7 @@ class SeenRecords:
 
     def are_current(self, directories: tuple[Stamp, ...], boot_id: str, now: float) -> bool:
         """Whether a listing now would return `listed`, as far as the directories tell."""
-        same = all(directories) and directories == self.directories and boot_id == self.boot_id
+        same = bool(directories) and all(directories) and directories == self.directories and boot_id == self.boot_id
         return same and now - self.at < RELIST_S
 
     def record_stamps(self) -> Mapping[str, Stamp]:

@@ -211,6 +211,14 @@ def test_a_listing_of_what_has_not_changed(world: World, monkeypatch: pytest.Mon
     assert (before.network, after.network) == ("n", "m")
 
 
+def test_a_listing_makes_nothing(tmp_path: Path) -> None:
+    """Where there are no records, nothing is made in the state directory, which may be read-only."""
+    journal = Journal(f"{tmp_path}/state", str(tmp_path), print, lambda: "boot")
+    (tmp_path / "state").mkdir()
+    assert journal.records() == journal.records() == []
+    assert list((tmp_path / "state").iterdir()) == []
+
+
 def test_holders_are_built_from_undo_files(world: World) -> None:
     """Lost lists of holders are built again when they are next read, with the things that we made."""
     assert [call(world, "ADD", ifname=name) for name in ("net1", "net2")] == [0, 0]
