@@ -67,6 +67,11 @@ def test_no_interface_waits_for_another(live: LiveNode, sandbox: str) -> None:
     live.require_clean()
 
 
+def until_nothing_is_left(live: LiveNode, point: str) -> None:
+    """A pass leaves an attachment alone whose lock an IPAM plugin of the killed agent has: the pass after its end undoes it."""
+    wait_until(lambda: (live.leftovers(), live.spooled()) == ({}, []), what=f"nothing is left of what was killed {point}")
+
+
 @pytest.mark.parametrize("mode", KINDS)
 def test_killed_amid_eight_adds(live: LiveNode, sandbox: str, mode: str) -> None:
     """Killed as soon as one of eight ADDs comes to a point: all answer 11; the next agent, and DEL of what was recorded as ready,
@@ -79,10 +84,9 @@ def test_killed_amid_eight_adds(live: LiveNode, sandbox: str, mode: str) -> None
         for process in processes.values():
             refused(finish(process, "ADD"), 11)
         live.start(TURN_S=FOR_EVER_S)
-        live.tick()
         for each in EIGHT if point == "after writing ready" else ():
             succeeded(live.run("DEL", network, sandbox, ifname=each))
-        assert (live.leftovers(), live.spooled()) == ({}, []), point
+        until_nothing_is_left(live, point)
         assert live.end() == 0
 
 
@@ -101,8 +105,7 @@ def test_killed_amid_eight_dels(live: LiveNode, sandbox: str, mode: str) -> None
         for process in processes.values():
             succeeded(finish(process, "DEL"))
         live.start(TURN_S=FOR_EVER_S)
-        live.tick()
-        assert (live.leftovers(), live.spooled()) == ({}, []), point
+        until_nothing_is_left(live, point)
         assert live.end() == 0
 
 

@@ -65,7 +65,7 @@ def test_slices_follow_the_switch(live: LiveNode, api: ApiServer) -> None:
     wait_until(lambda: "taints" not in devices(api)[BRIDGE], what="no taint")
     switch.vsctl("del-br", BRIDGE)
     wait_until(lambda: devices(api) == {}, what="no devices")
-    assert live.metric("slice_writes_total", outcome="written") == 4
+    wait_until(lambda: live.metric("slice_writes_total", outcome="written") == 4, what="the count of the last write")
     assert live.end() == 0
     assert ("", NAME) in api.objects(SLICES).names()
 

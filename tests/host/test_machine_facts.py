@@ -53,10 +53,13 @@ def test_a_daemon_that_crashed(place: Path) -> None:
     pid_file = place / "pid"
 
     def started() -> int:
+        """The daemon's process, whose monitor is there: that says what it does a moment later, in its own title."""
         pid_file.unlink(missing_ok=True)
         argv = ["ovsdb-server", f"{place}/conf.db", "--monitor", "--detach", "--no-chdir", f"--pidfile={pid_file}"]
         subprocess.run([*argv, f"--remote=punix:{place}/db.sock", f"--unixctl={place}/ctl"], check=True)
-        return int(pid_file.read_text())
+        pid = int(pid_file.read_text())
+        wait_until(lambda: looked(pid, "ovsdb-server").crashes is not None, what="the monitor's title")
+        return pid
 
     def stop(pid: int) -> None:
         os.kill(pid, signal.SIGTERM)

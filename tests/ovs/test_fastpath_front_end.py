@@ -269,7 +269,7 @@ def test_many_attachments_leave_nothing(switch: Switch, attach: Attach, kind: st
     # the switch closes its end of the last connection when it gets there
     wait_until(lambda: Holdings(switch.vswitchd_pid).theirs <= before.theirs, what="the switch closes its descriptors")
     after = Holdings(switch.vswitchd_pid)
-    assert after.ours == before.ours
+    assert all(now <= then for now, then in zip(after.ours, before.ours, strict=True))  # other tests' garbage may go meanwhile
     assert after.theirs[1] <= before.theirs[1]
     assert after.hugepages <= before.hugepages
     assert after.resident[0] - before.resident[0] < 1024
