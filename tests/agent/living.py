@@ -8,13 +8,14 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.node import agent, brisk, inside
@@ -231,6 +232,10 @@ class LiveNode(Node):
         assert left == ({}, []), left
 
 
+_NOTING: Final = threading.Lock()
+"""No thread goes on from a point while another one that came to it first has yet to end the process."""
+
+
 @dataclass
 class _At:
     """Notes each point in a file, and kills this process at one of them; at none if that is "". One that was passed before is
@@ -242,12 +247,13 @@ class _At:
     passed: set[str] = field(default_factory=set)
 
     def __call__(self, point: str) -> None:
-        noted = f"{point} again" if point in self.passed else point
-        self.passed.add(point)
-        with Path(self.file).open("a") as file:
-            file.write(f"{noted}\n")
-        if noted == self.until:
-            os.kill(os.getpid(), signal.SIGKILL)
+        with _NOTING:
+            noted = f"{point} again" if point in self.passed else point
+            self.passed.add(point)
+            with Path(self.file).open("a") as file:
+                file.write(f"{noted}\n")
+            if noted == self.until:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 class _TrippedDrivers(inside.TrippedDrivers):

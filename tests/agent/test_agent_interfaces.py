@@ -67,11 +67,6 @@ def test_no_interface_waits_for_another(live: LiveNode, sandbox: str) -> None:
     live.require_clean()
 
 
-def until_nothing_is_left(live: LiveNode, point: str) -> None:
-    """A pass leaves an attachment alone whose lock an IPAM plugin of the killed agent has: the pass after its end undoes it."""
-    wait_until(lambda: (live.leftovers(), live.spooled()) == ({}, []), what=f"nothing is left of what was killed {point}")
-
-
 @pytest.mark.parametrize("mode", KINDS)
 def test_killed_amid_eight_adds(live: LiveNode, sandbox: str, mode: str) -> None:
     """Killed as soon as one of eight ADDs comes to a point: all answer 11; the next agent, and DEL of what was recorded as ready,
@@ -86,7 +81,7 @@ def test_killed_amid_eight_adds(live: LiveNode, sandbox: str, mode: str) -> None
         live.start(TURN_S=FOR_EVER_S)
         for each in EIGHT if point == "after writing ready" else ():
             succeeded(live.run("DEL", network, sandbox, ifname=each))
-        until_nothing_is_left(live, point)
+        live.await_clean()  # a pass leaves alone what an IPAM plugin of the killed agent has the lock of
         assert live.end() == 0
 
 
@@ -105,7 +100,7 @@ def test_killed_amid_eight_dels(live: LiveNode, sandbox: str, mode: str) -> None
         for process in processes.values():
             succeeded(finish(process, "DEL"))
         live.start(TURN_S=FOR_EVER_S)
-        until_nothing_is_left(live, point)
+        live.await_clean()  # a pass leaves alone what an IPAM plugin of the killed agent has the lock of
         assert live.end() == 0
 
 

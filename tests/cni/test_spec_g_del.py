@@ -248,7 +248,7 @@ def test_075_the_child_of_a_killed_add(node: Node, sandbox: str) -> None:
         with start(node, node.variables("ADD", sandbox), network) as process:
             newest()
             kill(process)
-        refused_late(node, lambda: node.run("DEL", network, sandbox), 11, "container")
+        refused_late(node, lambda: node.run("DEL", network, sandbox), 11, "attachment")
         assert delegate.commands() == ["ADD"]
         with start(node, node.variables("DEL", sandbox), network) as waiting:
             os.kill(newest(), signal.SIGKILL)

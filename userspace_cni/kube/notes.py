@@ -62,7 +62,10 @@ class PodNoteDriver(Driver[PodNote]):
             say("warning", f"the pod's annotations are not written, which this consumer does not need: {error}")
 
     def undo(self, step: PodNote, deadline: Deadline) -> None:
-        """Remove the entry: one try, and no long wait. A note that stays goes with the pod, or its next sandbox replaces it."""
+        """Remove the entry: no long wait, and again only after a conflict.
+
+        A note that stays goes with the pod, or its next sandbox replaces it.
+        """
         load_library()  # first: on a busy node it may take a second itself, and so may the credentials
         try:
             self._undo(step, deadline)
@@ -135,12 +138,14 @@ class PodNoteDriver(Driver[PodNote]):
         deadline = deadline.within(UNDO_LIMIT_S)
         if self._written_from_watch(client, step, lambda annotations: _without_entry(step, annotations), deadline):
             return
-        pod = client.read(step.namespace, step.pod, deadline, tries=1)
-        if pod is None or not _is_the_pod(pod, step) or view_of(pod).deleting:
-            return
-        changes = _differences(annotations_of(pod), _without_entry(step, annotations_of(pod)))
-        if changes and not self._learn(client.annotate(pod, changes, deadline)):
-            raise Unavailable("the pod was changed by another writer at the same time")
+        for _ in attempts(WRITE_TRIES, deadline):  # the pod's other interfaces are detached at the same time
+            pod = client.read(step.namespace, step.pod, deadline, tries=1)
+            if pod is None or not _is_the_pod(pod, step) or view_of(pod).deleting:
+                return
+            changes = _differences(annotations_of(pod), _without_entry(step, annotations_of(pod)))
+            if not changes or self._learn(client.annotate(pod, changes, deadline)):
+                return
+        raise Unavailable("the pod was changed by other writers at the same time, each time")
 
     def _known(self, step: PodNote) -> dict[str, Any] | None:
         """The step's pod as the watch knows it. A pod that is known by its name only may be an earlier one."""
