@@ -146,6 +146,20 @@ def test_descriptors_for_a_front_end() -> None:
         assert descriptors() == before
 
 
+def test_an_answer_that_was_expected() -> None:
+    """One that was read with an earlier one is skipped if it is the expected one, byte for byte and whole; else it stays."""
+    near, far = socket.socketpair()
+    with Channel(near, fds_max=0) as channel, far:
+        assert not channel.skip(KICK)
+        far.sendall(encode(VhostRequest.SET_OWNER) + KICK + KICK[:-1])
+        assert received(channel).name == "SET_OWNER"
+        assert not channel.skip(encode(VhostRequest.SET_VRING_KICK, VringFd(2).pack()))
+        assert channel.skip(KICK)
+        assert not channel.skip(KICK)
+        far.sendall(KICK[-1:])
+        assert received(channel).payload == VringFd(1).pack()
+
+
 @pytest.mark.parametrize("ahead", [False, True])
 def test_an_impossible_header(ahead: bool) -> None:
     """A size beyond any message is refused at once; nothing is awaited for it."""

@@ -131,6 +131,13 @@ class Channel(Closing):
                 os.close(fd)
             raise
 
+    def skip(self, message: bytes) -> bool:
+        """Take `message` away if it is the next one, and has been read with an earlier one; returns whether it was."""
+        if not self._ahead.startswith(message):
+            return False
+        del self._ahead[: len(message)]
+        return True
+
     def _whole(self, header: Header, fds: list[int], until: Instant) -> VhostMessage:
         late: list[int] = []
         try:

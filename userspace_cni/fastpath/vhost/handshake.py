@@ -2,7 +2,8 @@
 
 Messages that do not depend on an answer are sent in as few calls as their descriptors allow, each with NEED_REPLY. The
 acknowledgements are read afterwards, in order: so a thread of the switch wakes a few times instead of twenty, and an error still
-names the refused message.
+names the refused message. Nothing is asked behind them: the last one says that all is applied. DPDK gives it before it tells its
+application of the port.
 
 Must not touch rings or memory: the caller has them ready before `start`, and does not use them after `stop`.
 """
@@ -26,6 +27,7 @@ from userspace_cni.fastpath.vhost.vhost_messages import (
     VringAddress,
     VringFd,
     VringState,
+    acknowledge,
     encode,
     pack_table,
     pack_u64,
@@ -39,6 +41,9 @@ _UNREAD_MAX: Final = 64
 """Answers that may wait to be read. A socket holds some hundreds; a back-end that cannot send another stops reading messages."""
 PACKED_BASE: Final = 0x8000_8000
 """Where an empty packed ring begins: 15 bits of an index and a wrap counter, of the next available and the next used buffer."""
+_GOOD: Final = {request: acknowledge(VhostMessage(request, 0, b"")) for request in VhostRequest}
+"""What an acknowledgement is that tells of no error: so most need not be read into their parts."""
+_NEED_REPLY: Final = int(Flag.NEED_REPLY)
 _KNOWN: Final = sum(int(feature) for feature in Feature)
 """Bits that have a name. Python makes an enum's value anew each time when it has others."""
 _SLOW: Final = f"whether it runs and is not stopped (the first attachment after a start of ovs-vswitchd takes seconds); {_LOG}"
@@ -126,12 +131,12 @@ class Handshake:
             self._add_fd(VhostRequest.SET_VRING_KICK, index, vring.kick)
         if agreed.features & Feature.PROTOCOL_FEATURES:
             self._enable(len(vrings), 1)
-        self._add(
-            VhostRequest.GET_FEATURES
-        )  # its answer proves that all messages before are applied, also without acknowledgements
+        if not self._acknowledged:
+            self._add(VhostRequest.GET_FEATURES)  # its answer proves that all messages before are applied
         self._flush()
         self._read_acknowledgements()
-        self._number(VhostRequest.GET_FEATURES)
+        if not self._acknowledged:
+            self._number(VhostRequest.GET_FEATURES)
 
     def stop(self, agreed: AgreedFeatures, count: int) -> list[int]:
         """Stop `count` rings; returns what the other side has reached in each: the avail index, or as `PACKED_BASE`."""
@@ -182,10 +187,10 @@ class Handshake:
         if len(self._awaited) >= _UNREAD_MAX:
             self._flush()
             self._read_acknowledgements()
-        acknowledge = self._acknowledged and request not in _UNACKNOWLEDGED
-        if acknowledge:
+        asks = self._acknowledged and request not in _UNACKNOWLEDGED
+        if asks:
             self._awaited.append(request)
-        self._batch += encode(request, payload, Flag.NEED_REPLY if acknowledge else 0)
+        self._batch += encode(request, payload, _NEED_REPLY if asks else 0)
 
     def _flush(self) -> None:
         if not self._batch:
@@ -204,6 +209,8 @@ class Handshake:
     def _read_acknowledgements(self) -> None:
         awaited, self._awaited = self._awaited, []
         for request in awaited:
+            if self._channel.skip(_GOOD[request]):
+                continue
             result = unpack_u64(self._reply(request))
             if result:
                 raise NegotiationFailed(request.name, f"the other side refused it (acknowledged with {result})", _LOG)
