@@ -25,6 +25,7 @@ from tests.lab.network.outside import Wire
 from tests.lab.node.links import inside
 from tests.lab.node.node import Node
 from tests.lab.runtimes.runtime import netns
+from tests.lab.switch.proxy import Proxy
 from tests.lab.switch.switch import wait_until
 from tests.lab.switch.veths import veth
 from userspace_cni.base.deadline import Deadline
@@ -334,16 +335,37 @@ def test_nothing_of_it_on_a_bridge_that_leads_out(node: Node, site: Site, wire: 
     sole = replace(GATEWAY, sole=True)
     switch.vsctl("add-port", "br-test", wire.nic)
     try:
-        with heard((wire.outside, wire.beyond)) as frames:
-            assert told(site, sole) == PASSES
-        # the gateway's own address is announced by others, and again a moment later
-        assert [each for each in frames if read(each)] == []
-        asked = {each[38:42] for each in frames if each[12:14] == b"\x08\x06" and each[38:41] == bytes((10, 56, 0))}
-        assert asked <= {bytes((10, 56, 0, 1))}
-        senders = {str(each.address) for each in map(claim, frames) if each}
-        assert {each for each in senders if each.startswith("10.56.0.")} <= {"10.56.0.1"}
+        require_nothing_on_the_wire(site, wire, sole)
     finally:
         switch.vsctl("del-port", "br-test", wire.nic)
+
+
+def require_nothing_on_the_wire(site: Site, wire: Wire, gateway: Gateway) -> None:
+    """The datagrams of this gateway pass, and no frame of theirs reaches the wire."""
+    with heard((wire.outside, wire.beyond)) as frames:
+        assert told(site, gateway) == PASSES
+    # the gateway's own address is announced by others, and again a moment later
+    assert [each for each in frames if read(each)] == []
+    asked = {each[38:42] for each in frames if each[12:14] == b"\x08\x06" and each[38:41] == bytes((10, 56, 0))}
+    assert asked <= {bytes((10, 56, 0, 1))}
+    senders = {str(each.address) for each in map(claim, frames) if each}
+    assert {each for each in senders if each.startswith("10.56.0.")} <= {"10.56.0.1"}
+
+
+def test_a_nic_that_was_added_a_moment_ago(node: Node, wire: Wire, tmp_path: Path) -> None:
+    """No question reaches the wire of a NIC of which the replica does not know yet: the server is asked whether there is one."""
+    switch = switch_of(node)
+    with Proxy(tmp_path / "a.sock", switch.dir / "db.sock") as proxy:
+        node.settings["USERSPACE_CNI_OVSDB"] = proxy.remote
+        with kept(node, wire.node) as site:
+            assert site.keep(GATEWAY) == BOTH_HOLD
+            proxy.lag()
+            switch.vsctl("add-port", "br-test", wire.nic)
+            try:
+                require_nothing_on_the_wire(site, wire, replace(GATEWAY, sole=True))
+            finally:
+                proxy.prompt.set()
+                switch.vsctl("del-port", "br-test", wire.nic)
 
 
 def test_an_address_that_a_machine_has(node: Node, site: Site) -> None:

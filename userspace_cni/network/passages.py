@@ -147,7 +147,9 @@ class _PassageTrial:
             raise _Unknown("the switch has not opened the gateway's port")
         name = self.gateway.bridge
         look: Callable[[Any], BridgeLook] = partial(look_at_bridge, name=name)
-        bridge = self._ports.look(look, {}, f"bridge {name}: looking at it", self._deadline)
+        # once there is a NIC no question may reach its wire, also of one that another program has just added
+        what = f"bridge {name}: looking at it"
+        bridge = self._ports.look(look, {}, what, self._deadline, enough=lambda found: bool(found.outward))
         return number, bool(bridge.outward)
 
     def _ends(self, *, asks: bool) -> PathEnds:

@@ -269,11 +269,22 @@ class SwitchView:
             return None
         return FoundPort(name, row.bridge, row.interface["type"], row.interface["options"].get(SERVER_PATH, ""), row.marks)
 
-    def look(self, look: Callable[[SwitchSession], T], chosen: Mapping[str, str], what: str, deadline: Deadline) -> T:
-        """The result of `look` on a session with the ports that have these external_ids; a resident driver's has all ports."""
+    def look(
+        self,
+        look: Callable[[SwitchSession], T],
+        chosen: Mapping[str, str],
+        what: str,
+        deadline: Deadline,
+        *,
+        enough: Callable[[T], bool] = lambda _: True,
+    ) -> T:
+        """The result of `look` on a session with the ports that have these external_ids; a resident driver's has all ports.
+
+        A resident replica may lag behind other programs: so the server is asked where its result is not `enough`.
+        """
         from userspace_cni.ovsdb.database import with_ids
 
-        return self.client.read(look, with_ids(dict(chosen)), what, deadline)
+        return self.client.read(look, with_ids(dict(chosen)), what, deadline, enough=enough)
 
     def read_settings(self, deadline: Deadline) -> SwitchSettings:
         """The settings of the switch, of a resident driver with the MTUs of all ports. Raises Unavailable."""
