@@ -41,7 +41,12 @@ def find_shared(claim: SeenClaim, records: Sequence[Record]) -> Shared | None:
 
 
 def device_statuses(claim: SeenClaim, records: Sequence[Record], now: str) -> list[dict[str, Any]]:
-    """The claim's devices of ours as its status is to say them. `now`: the time of conditions that say something new."""
+    """The claim's devices of ours as its status is to say them. `now`: the time of conditions that say something new.
+
+    Nothing while one of them is being made, which is neither ready nor being removed: who makes it asks for the status then.
+    """
+    if any(each.state == "applying" for each in records):
+        return []
     by_number = {number_in(each.ifname): each for each in records}
     shared = find_shared(claim, records)
     found = []

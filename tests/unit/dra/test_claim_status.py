@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.lab.node.ports import port_with
 from tests.unit.dra.claim_samples import claim, result
-from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.records import Record, State
 from userspace_cni.dra.claim_objects import SeenClaim, read_claim
 from userspace_cni.dra.claim_status import device_statuses, find_shared, says_the_same
 from userspace_cni.dra.device_names import DRIVER
@@ -15,8 +15,8 @@ NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 PORT = port_with(bridge="br0", name="p", interface_type="dpdkvhostuserclient", server_path="/s", mac="02:00:00:00:00:01")
 
 
-def record(number: int = 0) -> Record:
-    return Record("ready", "c", "_u1", f"net{number}", pod_namespace="blue", pod_name="app", pod_uid="uid-app", steps=(PORT,))
+def record(number: int = 0, state: State = "ready") -> Record:
+    return Record(state, "c", "_u1", f"net{number}", pod_namespace="blue", pod_name="app", pod_uid="uid-app", steps=(PORT,))
 
 
 def seen(*results: Any, pods: tuple[str, ...] = ("app",), devices: list[dict[str, Any]] | None = None) -> SeenClaim:
@@ -62,3 +62,11 @@ def test_another_drivers_devices() -> None:
     wanted = device_statuses(seen(result()), [record()], NOW)
     other = {"driver": "gpu.example.com", "pool": "n1", "device": "gpu0"}
     assert says_the_same(seen(result(), devices=[other, *wanted]), wanted)
+
+
+def test_while_it_is_made() -> None:
+    """Nothing is said of a claim while one of its devices is being made; one that is being removed is not ready."""
+    two = seen(result(), result(shareID="s"))
+    assert device_statuses(two, [record(), record(1, "applying")], NOW) == []
+    [first, second] = device_statuses(two, [record(), record(1, "deleting")], NOW)
+    assert [each["conditions"][0]["status"] for each in (first, second)] == ["True", "False"]
