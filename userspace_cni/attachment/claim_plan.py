@@ -92,7 +92,9 @@ class DeviceOfRequest:
 class ClaimRequest:
     """A request of a claim, with all its devices of ours, by number. `name`: with its subrequest, as "request/subrequest".
 
-    `pod_claim`: how the pod calls a claim that was made of a template; "" for one that it names itself.
+    `pod_claim`: how the pod calls a claim that was made of a template; "" for one that it names itself. `of_vm`: a VM's QEMU uses
+    it. A VM that migrates takes its definition, with the socket's path, to a pod that has another claim of the same template: so
+    there a device's directory in the container is called after what both claims have in common.
     """
 
     namespace: str
@@ -101,6 +103,7 @@ class ClaimRequest:
     pod_claim: str
     name: str
     numbers: tuple[int, ...]
+    of_vm: bool = False
 
     @property
     def base(self) -> str:
@@ -109,6 +112,29 @@ class ClaimRequest:
     def is_first(self, number: int) -> bool:
         """Whether it is the device that brings the file about all of them."""
         return number == self.numbers[0]
+
+    def name_in_pod(self, number: int) -> str:
+        """What tells the device apart from all others of its pod: the claim as the pod calls it, the request, and which of the
+        request's devices it is. The same in every pod of a VM whose claims are made of one template."""
+        return f"{self._called}/{self.base}/{self.numbers.index(number)}"
+
+    def directory_name(self, number: int) -> str:
+        """The name of the device's directory in containers."""
+        if not self.of_vm:
+            return device_part(self.uid, number)
+        return f"vm-{hashlib.sha256(self.name_in_pod(number).encode()).hexdigest()[:16]}"
+
+    def mapped_directory(self, number: int) -> str:
+        """The directory of the device's socket in containers."""
+        return DEFAULT_MAPPED_DIR + self.directory_name(number)
+
+    def metadata_path(self, driver: str) -> str:
+        """Where the container finds the file about the request's devices."""
+        return f"{METADATA_DIR}/{self._called}/{self.base}/{driver}-metadata.json"
+
+    @property
+    def _called(self) -> str:
+        return f"resourceclaimtemplates/{self.pod_claim}" if self.pod_claim else f"resourceclaims/{self.claim}"
 
     @property
     def variable(self) -> str:
@@ -119,11 +145,6 @@ class ClaimRequest:
 
 def device_part(uid: str, number: int) -> str:
     return f"{uid}-{number}"
-
-
-def mapped_directory(uid: str, number: int) -> str:
-    """The directory of the device's socket in containers."""
-    return DEFAULT_MAPPED_DIR + device_part(uid, number)
 
 
 def with_files(
@@ -156,11 +177,11 @@ def network_data(device: DeviceOfRequest) -> dict[str, Any]:
 
 def _render_cdi(request: ClaimRequest, number: int, places: ClaimPlaces) -> str:
     uid = request.uid
-    directories = ":".join(mapped_directory(uid, each) for each in request.numbers)
-    mounts = [_mount(places.device_directory(uid, number), mapped_directory(uid, number), "rw")]
+    directories = ":".join(request.mapped_directory(each) for each in request.numbers)
+    mounts = [_mount(places.device_directory(uid, number), request.mapped_directory(number), "rw")]
     if request.is_first(number):
         path = f"{places.directories}/{places.metadata_file(uid, number)}"
-        mounts.append(_mount(path, _metadata_path(request, places.driver), "ro"))
+        mounts.append(_mount(path, request.metadata_path(places.driver), "ro"))
     edits = {"env": [f"{request.variable}={directories}"], "mounts": mounts}
     devices = [{"name": device_part(uid, number), "containerEdits": edits}]
     return _text({"cdiVersion": CDI_VERSION, "kind": f"{places.driver}/{CDI_CLASS}", "devices": devices})
@@ -168,12 +189,6 @@ def _render_cdi(request: ClaimRequest, number: int, places: ClaimPlaces) -> str:
 
 def _mount(source: str, target: str, access: str) -> dict[str, Any]:
     return {"hostPath": source, "containerPath": target, "options": [access, "rbind", "nosuid", "nodev", "noexec"]}
-
-
-def _metadata_path(request: ClaimRequest, driver: str) -> str:
-    """Where the container finds the file."""
-    kind, name = ("resourceclaimtemplates", request.pod_claim) if request.pod_claim else ("resourceclaims", request.claim)
-    return f"{METADATA_DIR}/{kind}/{name}/{request.base}/{driver}-metadata.json"
 
 
 def _render_metadata(request: ClaimRequest, devices: Sequence[DeviceOfRequest], driver: str) -> str:

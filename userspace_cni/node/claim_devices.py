@@ -19,8 +19,6 @@ from userspace_cni.attachment.claim_plan import (
     ClaimRequest,
     DeviceOfRequest,
     LeftDevice,
-    device_part,
-    mapped_directory,
     with_files,
 )
 from userspace_cni.attachment.claims import ClaimOwner, interface_name
@@ -30,6 +28,7 @@ from userspace_cni.base.errors import Unavailable, UnsupportedField
 from userspace_cni.base.log import say
 from userspace_cni.cni.request import Environment, Request, read_network
 from userspace_cni.cni.result import EMPTY, LATEST
+from userspace_cni.consumers.kubevirt.kubevirt_consumer import KubevirtConsumer
 from userspace_cni.host.files.device_directories import DOMAIN
 from userspace_cni.node.bridge_room import ClaimedPort
 from userspace_cni.node.gathering import FactSources, LocalGathering
@@ -37,11 +36,13 @@ from userspace_cni.node.gathering import FactSources, LocalGathering
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from userspace_cni.attachment.consumer import Consumer
     from userspace_cni.attachment.facts import Facts, Pod
     from userspace_cni.attachment.journal import Journal
     from userspace_cni.attachment.planned import Attachment
     from userspace_cni.attachment.steps import PortRef, Step
     from userspace_cni.base.deadline import Deadline
+    from userspace_cni.cni.options import Options
     from userspace_cni.node.local_node import LocalNode
 
 _ANY_CLAIM: Final = "claim"
@@ -108,13 +109,18 @@ class ClaimDevices:
         Raises UserspaceError for parameters that cannot be, for what the rules refuse, and for a bridge that is not there.
         """
         chosen = devices if request.is_first(number) else [each for each in devices if each.number == number]
-        planned = {each.number: self._plan_one(owner, each, deadline) for each in chosen}
-        views = [_view(each, planned[each.number], request.uid) for each in chosen]
+        read = {each.number: self._read(owner, each) for each in chosen}
+        # parameters are a request's: its devices have one consumer
+        request = replace(request, of_vm=isinstance(self._consumer(read[number][1]), KubevirtConsumer))
+        planned = {each.number: self._plan_one(request, each.number, *read[each.number], deadline) for each in chosen}
+        views = [_view(each, planned[each.number], request) for each in chosen]
         return with_files(planned[number], request, number, views, self.places)
 
-    def _plan_one(self, owner: ClaimOwner, device: RequestedDevice, deadline: Deadline) -> Attachment:
-        from userspace_cni.attachment.plan import plan
+    def _consumer(self, options: Options) -> Consumer:
+        return self._node.pods.consumers[options.consumer]
 
+    def _read(self, owner: ClaimOwner, device: RequestedDevice) -> tuple[Request, Options]:
+        """The device as an ADD would ask for it."""
         node, uid, number = self._node, owner.uid, device.number
         stdin = json.dumps({**device.network, "cniVersion": LATEST, "name": _ANY_CLAIM, "type": "userspace"}).encode()
         args = {"K8S_POD_NAMESPACE": owner.namespace, "K8S_POD_NAME": owner.pod_name, "K8S_POD_UID": owner.pod_uid}
@@ -128,16 +134,22 @@ class ClaimDevices:
             raise UnsupportedField(
                 "the claim's parameters ask for a kernel link", "a device of a claim is a vhost-user interface"
             )
+        return request, options
+
+    def _plan_one(self, of: ClaimRequest, number: int, request: Request, options: Options, deadline: Deadline) -> Attachment:
+        from userspace_cni.attachment.plan import plan
+
+        node, uid = self._node, of.uid
         place = SocketPlace(
             self.places.device_directory(uid, number),
             trusted=self.places.directories,
             create=False,
             own=False,
             mount_name=self.places.mount_name(uid, number),
-            subdirectory=f"{device_part(uid, number)}/",
+            subdirectory=f"{of.directory_name(number)}/",
             closed=True,
         )
-        consumer = node.pods.consumers[options.consumer]
+        consumer = KubevirtConsumer(of.name_in_pod(number)) if of.of_vm else self._consumer(options)
         sources = FactSources(node.installation, node.store, node.switch, None)
         facts = _ClaimGathering(sources, request, options, consumer, deadline, place).facts(0)
         return plan(request, options, consumer, facts, EMPTY)
@@ -179,8 +191,8 @@ class ClaimDevices:
         return found
 
 
-def _view(device: RequestedDevice, planned: Attachment, uid: str) -> DeviceOfRequest:
+def _view(device: RequestedDevice, planned: Attachment, request: ClaimRequest) -> DeviceOfRequest:
     interface = planned.interfaces[-1]
     name = planned.socket.name if planned.socket else ""
-    socket = f"{mapped_directory(uid, device.number)}/{name}"
+    socket = f"{request.mapped_directory(device.number)}/{name}"
     return DeviceOfRequest(device.pool, device.device, device.number, interface.name, socket, interface.mac, interface.mtu)

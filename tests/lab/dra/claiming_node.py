@@ -52,12 +52,16 @@ class ClaimingNode:
         pod.create(self.api)
         return pod
 
-    def claim(self, name: str, pod: Pod, *bridges: str, parameters: Mapping[str, Any] | None = None) -> str:
-        """A claim of a device of each of these bridges, by default of one, that is allocated to the pod; its UID."""
+    def claim(self, name: str, pod: Pod, *bridges: str, parameters: Mapping[str, Any] | None = None, pod_claim: str = "") -> str:
+        """A claim of a device of each of these bridges, by default of one, that is allocated to the pod; its UID.
+
+        `pod_claim`: it is made of a template, and the pod calls it so.
+        """
         shares = Given(
             [device_name(each) for each in bridges or (BRIDGE,)], shares=[f"{number:04x}" for number in range(len(bridges) or 1)]
         )
-        return self.scheduler.claim(name, pod, shares, parameters={**KIND, **parameters} if parameters else None)
+        said = {**KIND, **parameters} if parameters else None
+        return self.scheduler.claim(name, pod, shares, parameters=said, pod_claim=pod_claim)
 
     def ports(self, bridge: str = BRIDGE) -> list[str]:
         """Names of the ports of claims on the bridge; without those that go meanwhile."""

@@ -10,6 +10,7 @@ from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.objectstore import Write
 from tests.lab.kube.pods import Pod
 from tests.lab.kube.resource_definitions import CLAIMS, GROUP, define_resources
+from userspace_cni.dra.claim_objects import POD_CLAIM
 from userspace_cni.dra.device_names import DRIVER
 
 VERSION = f"{GROUP}/v1"
@@ -41,10 +42,15 @@ class Scheduler:
     def __post_init__(self) -> None:
         define_resources(self.api)
 
-    def claim(self, name: str, pod: Pod, *given: Given, parameters: Mapping[str, Any] | None = None) -> str:
-        """Make a claim of these devices, which the pod may use; its UID. `parameters`: what it says to the driver."""
-        made = self.api.add(claim_object(name, pod, given, self.node, parameters), pod.namespace)
-        return str(made["metadata"]["uid"])
+    def claim(self, name: str, pod: Pod, *given: Given, parameters: Mapping[str, Any] | None = None, pod_claim: str = "") -> str:
+        """Make a claim of these devices, which the pod may use; its UID. `parameters`: what it says to the driver.
+
+        `pod_claim`: it is made of a template, and the pod calls it so.
+        """
+        claim = claim_object(name, pod, given, self.node, parameters)
+        if pod_claim:
+            claim["metadata"]["annotations"] = {POD_CLAIM: pod_claim}
+        return str(self.api.add(claim, pod.namespace)["metadata"]["uid"])
 
     def reserve(self, name: str, *pods: Pod) -> None:
         """Let exactly these pods use the claim."""

@@ -9,8 +9,8 @@ used, and there is no other directory to fall back to.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final
 
 from userspace_cni.attachment.facts import Allocation, Pod, SocketPlace
 from userspace_cni.base.errors import BadEnvironment, DirectoryRefused, InvalidConfig
@@ -27,13 +27,19 @@ _DIRECTORY_MODE: Final = 0o755
 """The mode of QEMU's directory: only QEMU makes sockets in it, and OVS may run as any user."""
 
 
+@dataclass(frozen=True)
 class KubevirtConsumer:
-    """The consumer in launcher pods. It needs only the socket's path: a note is a convenience for people."""
+    """The consumer in launcher pods. It needs only the socket's path: a note is a convenience for people.
 
-    default_role: Role = "client"
-    reads_note = False
-    needs_hugepages = False  # the VM's definition says what its memory is, and `kubevirt lint` looks at that
-    naming_remedy = "KubeVirt's are pod… or net…"
+    `claimed`: for a device of a claim, what tells it apart in its pod, and is the same in every pod of the VM; "" for a network,
+    whose interface has such a name.
+    """
+
+    claimed: str = ""
+    default_role: ClassVar[Role] = "client"
+    reads_note: ClassVar[bool] = False
+    needs_hugepages: ClassVar[bool] = False  # the VM's definition says what its memory is, and `kubevirt lint` looks at that
+    naming_remedy: ClassVar[str] = "KubeVirt's are pod… or net…"
 
     def check(self, top: Mapping[str, Any], vhost: Mapping[str, Any], warn: Warn) -> None:
         """Refuse keys that contradict the sidecar in the VM's pod, which derives the socket's name and role."""
@@ -94,13 +100,13 @@ class KubevirtConsumer:
             )
 
     def socket_file(self, ifname: str) -> str:
-        """The name that the sidecar derives too."""
-        return launcher.socket_file(ifname)
+        """The name that the sidecar derives too; a device of a claim has a directory of its own."""
+        return launcher.CLAIMED_SOCKET if self.claimed else launcher.socket_file(ifname)
 
     def derive_mac(self, request: Request, pod: Pod) -> str:
         """A MAC of the VM and its interface: the same in every pod of the VM."""
         machine = launcher.machine_of_pod(pod.name) or pod.name or pod.uid
-        return launcher.derive_mac(pod.namespace, machine, request.environment.ifname)
+        return launcher.derive_mac(pod.namespace, machine, self.claimed or request.environment.ifname)
 
     def logical_owner(self, pod: Pod) -> tuple[str, str]:
         """The VM: both pods of a migration have one logical port, which OVN gives from one node to the other."""
