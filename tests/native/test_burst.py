@@ -122,7 +122,7 @@ def test_addresses_are_judged() -> None:
     where = burst.address, burst.size, burst.lengths_address
     for wrong in ((0, 64, burst.lengths_address, 1), (burst.address, 64, 0, 1), (burst.address, -1, burst.lengths_address, 1)):
         with pytest.raises((ValueError, OverflowError)):
-            cut(*wrong)
+            cut(*wrong, [])
     with pytest.raises(ValueError, match="address 0"):
         lay([b"a"], 0, burst.size, burst.lengths_address, 1)
     burst.fill([b"a" * 64] * 4)
@@ -143,3 +143,60 @@ def test_bytes_are_copies() -> None:
     frames = burst.frames(32)
     burst.fill([b"b" * 64] * 32)
     assert frames == [b"a" * 64] * 32
+
+
+KEPT = (479, 480, 512, 1514, 2048, 2049)
+"""Lengths about the shortest and the longest of which a burst keeps the bytes, and two between."""
+
+
+@pytest.mark.parametrize("length", KEPT)
+def test_bytes_of_long_frames_are_copies(length: int) -> None:
+    """Bytes that are still there, as themselves, in a view or as a key, are not written to by the bursts that follow."""
+    burst = Burst(4, 4096)
+    burst.fill([bytes([number]) * length for number in range(4)])
+    frame, other, key, _ = burst.frames(4)
+    view, known = memoryview(other), {key: "known"}
+    del other, key
+    for number in range(10, 14):
+        burst.fill([bytes([number]) * length] * 4)
+        assert burst.frames(4) == [bytes([number]) * length] * 4
+    assert (frame, bytes(view), known[b"\2" * length]) == (b"\0" * length, b"\1" * length, "known")
+
+
+@given(st.lists(st.tuples(st.sampled_from(KEPT), st.integers(0, 255), st.booleans()), max_size=60), st.integers(1, 4))
+def test_bytes_that_nobody_has_any_more(frames: list[tuple[int, int, bool]], count: int) -> None:
+    """Whichever bytes a program keeps or drops, and of whatever lengths: each are the frame's, also as the key of a dict."""
+    burst = Burst(4, 4096)
+    held: list[tuple[bytes, bytes]] = []
+    for start in range(0, len(frames), count):
+        some = frames[start : start + count]
+        wanted = [bytes([value]) * length for length, value, _ in some]
+        burst.fill(wanted)
+        made = burst.frames(len(some))
+        assert made == wanted
+        assert {frame: index for index, frame in enumerate(made)} == {frame: index for index, frame in enumerate(wanted)}
+        held += [(frame, right) for frame, right, (_, _, keeps) in zip(made, wanted, some, strict=True) if keeps]
+        del made
+        assert all(frame == right for frame, right in held)
+
+
+@pytest.mark.parametrize(("length", "kept"), [(479, False), (480, True), (2048, True), (2049, False)])
+def test_bytes_of_long_frames_are_used_again(length: int, kept: bool) -> None:
+    """Bytes that a program has dropped are those of the next burst's frame, if they are long; those that it has are not."""
+    burst = Burst(2, 4096)
+    burst.fill([b"a" * length] * 2)
+    made = burst.frames(2)
+    assert [frame is other for frame, other in zip(made, burst.kept, strict=True)] == [kept, kept]
+    dropped, had = id(made[0]), made[1]
+    del made
+    made = burst.frames(2)
+    assert made[1] is not had
+    assert id(made[0]) == dropped or not kept
+
+
+def test_a_burst_that_keeps_nothing() -> None:
+    """Frames for which there is no place are made anew."""
+    burst = Burst(3, 512)
+    burst.kept.clear()
+    burst.fill([b"a" * 512] * 3)
+    assert burst.frames(3) == burst.frames(3) == [b"a" * 512] * 3

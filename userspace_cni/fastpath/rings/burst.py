@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 CAPACITY = 32
 STRIDE = 2048
 LINE = 64  # bytes of a cache line
+_KEPT_MAX: Final = 64
+"""As many `bytes` of long frames as a burst keeps. Those to which there is no other reference are used again."""
 _ALIKE_MAX: Final = 128
 """As many as a burst keeps: one for each length and number of frames."""
 
@@ -45,6 +47,7 @@ class Burst:
         self.lengths = memoryview(self._lengths).cast("B").cast("I")
         self.address = int(ffi.cast("uintptr_t", self.pointer))
         self.lengths_address = int(ffi.cast("uintptr_t", self.lengths_pointer))
+        self.kept: list[bytes | None] = [None] * min(capacity, _KEPT_MAX)
         self._alike: dict[bytes, list[slice]] = {}
 
     def frame(self, index: int) -> memoryview:
@@ -70,7 +73,7 @@ class Burst:
     def frames(self, count: int) -> list[bytes]:
         """Copies of the first `count` frames."""
         self._require(count)
-        return cut(self.address, self.stride, self.lengths_address, count)
+        return cut(self.address, self.stride, self.lengths_address, count, self.kept)
 
     def fill(self, frames: Iterable[bytes | bytearray | memoryview]) -> int:
         """Copy `frames` in from the start, at most `capacity`; returns how many. ValueError for one longer than `stride`.

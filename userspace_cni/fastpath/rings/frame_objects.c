@@ -6,6 +6,9 @@
  * side of a ring cannot change what has been copied. They hold the GIL, so that no other thread of Python changes the list of
  * frames meanwhile; one that writes to the buffer or to its lengths may change what is copied, but not where.
  *
+ * Python's own allocator has objects of up to 512 bytes. For a longer one it calls malloc(3) and free(3), which take longer than it
+ * takes to copy 512 bytes. So a burst keeps the longer ones that it made, and uses one again to which there is no other reference.
+ *
  * Addresses are numbers here. Only rings/burst.py and rings/queue_pair.py call this, with those of a Burst that they hold.
  */
 
@@ -16,6 +19,8 @@
 #include <string.h>
 
 #define LINE 64		/* bytes of a cache line */
+#define SHORTEST_KEPT 480	/* shorter bytes are made by Python's own allocator; it takes 512 bytes with their head of 33 */
+#define LONGEST_KEPT 2048	/* longer ones are not kept, so that a burst of many does not hold much memory */
 
 /**
  * address() - Read a number as an address
@@ -33,10 +38,54 @@ static void *address(PyObject *number)
 }
 
 /**
- * cut() - cut(frames, stride, lengths, count, /): copies of the first frames of a burst
+ * forget_hash() - Have the hash of bytes computed anew
+ * @object:	Bytes whose content has changed
+ */
+static void forget_hash(PyObject *object)
+{
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"	/* because CPython may leave it out one day */
+	((PyBytesObject *)object)->ob_shash = -1;
+#pragma GCC diagnostic pop
+}
+
+/**
+ * made_of() - Make bytes of a frame
+ * @frame:	The frame
+ * @length:	Its bytes
+ * @kept:	List of bytes that were made before, or None in their places
+ * @place:	The place in @kept that this frame may use
+ *
+ * Bytes that only @kept has a reference to are written again: no other code can look at them, as no other code has them.
+ *
+ * Return: bytes, a new reference; NULL with an exception
+ */
+static PyObject *made_of(const char *frame, uint32_t length, PyObject *kept, size_t place)
+{
+	PyObject *object;
+
+	if (length < SHORTEST_KEPT || length > LONGEST_KEPT || place >= (size_t)PyList_GET_SIZE(kept))
+		return PyBytes_FromStringAndSize(frame, length);
+	object = PyList_GET_ITEM(kept, (Py_ssize_t)place);
+	if (Py_REFCNT(object) == 1 && PyBytes_CheckExact(object) && PyBytes_GET_SIZE(object) == (Py_ssize_t)length) {
+		memcpy(PyBytes_AS_STRING(object), frame, length);
+		forget_hash(object);
+		Py_INCREF(object);
+		return object;
+	}
+	if (!(object = PyBytes_FromStringAndSize(frame, length)))
+		return NULL;
+	Py_INCREF(object);
+	PyList_SetItem(kept, (Py_ssize_t)place, object);	/* it cannot fail: the place is there */
+	return object;
+}
+
+/**
+ * cut() - cut(frames, stride, lengths, count, kept, /): copies of the first frames of a burst
  * @self:	Module
- * @args:	Address of the frames, bytes from one to the next, address of their lengths (uint32_t), number of frames
- * @given:	4
+ * @args:	Address of the frames, bytes from one to the next, address of their lengths (uint32_t), number of frames, and the burst's
+ *		own list of bytes that may be used again, None at first; no other code has that list
+ * @given:	5
  *
  * Return: a list of bytes; NULL with a ValueError when a frame is longer than @stride
  */
@@ -48,8 +97,10 @@ static PyObject *cut(PyObject *self, PyObject *const *args, Py_ssize_t given)
 	PyObject *list;
 
 	(void)self;
-	if (given != 4)
-		return PyErr_Format(PyExc_TypeError, "cut() takes 4 arguments, not %zd", given);
+	if (given != 5 || !PyList_CheckExact(args[4])) {
+		PyErr_SetString(PyExc_TypeError, "cut() takes four numbers and a list");
+		return NULL;
+	}
 	if (!(frame = address(args[0])) || !(lengths = address(args[2])))
 		return NULL;
 	stride = PyLong_AsSize_t(args[1]);
@@ -64,7 +115,7 @@ static PyObject *cut(PyObject *self, PyObject *const *args, Py_ssize_t given)
 			PyErr_Format(PyExc_ValueError, "a frame has %lu bytes, the burst's stride is %zu", (unsigned long)length,
 				     stride);
 		else
-			object = PyBytes_FromStringAndSize(frame, length);
+			object = made_of(frame, length, args[4], i);
 		if (!object) {
 			Py_DECREF(list);
 			return NULL;

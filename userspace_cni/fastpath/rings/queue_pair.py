@@ -151,7 +151,7 @@ class QueuePair:
             return self._receive_batches(limit)
         burst = self._take_burst()
         received: int = _receive(self.rx, burst.pointer, burst.stride, burst.lengths_pointer, limit)
-        frames = cut(burst.address, burst.stride, burst.lengths_address, received) if received > 0 else []
+        frames = cut(burst.address, burst.stride, burst.lengths_address, received, burst.kept) if received > 0 else []
         self._bursts.append(burst)
         if received < 0:
             raise self.explain_failure(received, "receive")
