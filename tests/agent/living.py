@@ -196,6 +196,16 @@ class LiveNode(Node):
         """The sum of the agent's series of this name with these labels."""
         return agent.metric(self.socket, f"userspace_cni_{name}", **labels)
 
+    def await_metric(self, value: float, name: str, **labels: str) -> None:
+        """Wait until a metric that is there a moment after what it tells of has this value."""
+        full = f"userspace_cni_{name}"
+
+        def found() -> bool:
+            exposition = agent.get(self.socket, "/metrics")[1].decode()
+            return full in exposition and agent.value_of(exposition, full, **labels) == value
+
+        wait_until(found, what=f"{value:g} as {full}")
+
     def done(self, action: str) -> int:
         """How often the agent has done an action of reconciliation."""
         return int(self.metric("reconcile_actions_total", action=action))

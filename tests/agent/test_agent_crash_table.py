@@ -150,7 +150,7 @@ def test_vswitchd_dies(live: LiveNode, sandbox: str) -> None:
             switch.restart_vswitchd()
         wait_until(lambda: open_ports(switch) == names, RESTART_S, "the ports")
         wait_until(lambda: all(map(connects, placed)), RESTART_S, "the sockets")
-        assert live.done("again-placed-socket") >= 2
+        wait_until(lambda: live.done("again-placed-socket") >= 2, what="both to be counted")
         wait_until(lambda: live.metric("socket_dead") == 0, RESTART_S, "no dead socket")
         assert live.done("again-port") == 0
         assert rows_of(switch) == before

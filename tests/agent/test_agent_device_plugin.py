@@ -135,7 +135,7 @@ def test_a_kubelet_that_refuses(live: LiveNode, kubelet: Kubelet) -> None:
     assert said(live, "no such version") == 1
     kubelet.refuses = ""
     kubelet.await_health(RESOURCE, "Healthy")
-    assert live.metric("device_registrations_total", outcome="ok") == 1
+    live.await_metric(1, "device_registrations_total", outcome="ok")
 
 
 def test_agents_one_after_the_other(live: LiveNode, other: LiveNode, kubelet: Kubelet) -> None:

@@ -174,7 +174,7 @@ def test_what_cannot_be_had(kept: Kept) -> None:
     wait_until(kept.holds, what="the uplink")
     assert "absent0" in kept.specs()["net2"]["problem"]
     assert kept.measured("net2") == "0"
-    assert agent.metric(live.socket, "userspace_cni_spec_failures_total", kind="provider-network") == 1
+    live.await_metric(1, "spec_failures_total", kind="provider-network")
     code, told, _ = kept.run("network")
     assert (code, "absent0" in told) == (1, True)
     assert "1 of 2 that are desired hold" in kept.run("status")[1]

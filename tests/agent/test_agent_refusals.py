@@ -9,6 +9,7 @@ from tests.agent.test_agent_live import POD, annotate, api, follows, podnet
 from tests.cni.spec import succeeded
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.node.belongings import resident
+from tests.lab.switch.switch import wait_until
 
 __all__ = ["api"]
 CHANGES = 6000
@@ -30,4 +31,5 @@ def test_thousands_of_refused_annotations(live: LiveNode, sandbox: str, api: Api
     assert 1 <= lines <= 5
     assert live.log.stat().st_size - log < 16_384
     assert resident(live.pid) - kib < 8 * 1024
+    wait_until(lambda: api.events.of("app"), what="the Event")
     assert set(api.events.of("app")) == {"LimitRefused"}

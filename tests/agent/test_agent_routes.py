@@ -53,10 +53,10 @@ class Routed:
         """Wait until our routes in the pod are these."""
         wait_until(lambda: self.routes(version) == list(routes), what=f"routes {routes}; it has {self.routes(version)}")
 
-    def told(self, pod: str, what: str) -> list[str]:
-        """What is reported of the pod: "skipped", "refused" or "conflicts"."""
-        [found] = [each for each in self.page()["pods"] if each["name"] == pod]
-        return list(found[what])
+    def seen(self, pod: str) -> dict[str, Any]:
+        """What is reported of the pod once it has been looked at, which is a moment after its routes are there."""
+        [found] = wait_until(lambda: [each for each in self.page()["pods"] if each["name"] == pod], what=f"a look at {pod}")
+        return dict(found)
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_who_wins(clustered: Routed) -> None:
     api.add(route("pod", route=[{"dst": "172.16.0.0/16", "dev": "eth1"}], pods=[{"namespace": "default", "name": "web-0"}]))
     clustered.live.start()
     clustered.wait("172.16.0.0/16 - eth1")
-    assert "Route 'pod' has 172.16.0.0/16: its selector is more specific" in clustered.told("web-0", "conflicts")[0]
+    assert "Route 'pod' has 172.16.0.0/16: its selector is more specific" in clustered.seen("web-0")["conflicts"][0]
     api.objects("routes.k8s.ovn.org").remove("", "pod")
     clustered.wait("172.16.0.0/16 - eth0")
 
@@ -205,7 +205,7 @@ def test_a_sandbox_that_is_not_proven(clustered: Routed) -> None:
         clustered.live.start()
         clustered.wait("172.16.0.0/16 - eth1")
         assert stranger.routes() == ["default 10.1.0.1 eth0 3"]
-        assert [each["host_network"] for each in clustered.page()["pods"] if each["name"] == "late"] == [True]
+        assert clustered.seen("late")["host_network"]
         api.add_pod(pod_object("second"))
         clustered.cached("second", "u-second", "d" * 64, second.path)
         wait_until(lambda: "172.16.0.0/16 - eth1 148" in second.routes(), what="the routes of a pod that came later")
@@ -218,7 +218,7 @@ def test_a_device_that_comes_later(clustered: Routed) -> None:
     clustered.pod.ip("link", "set", "eth1", "name", "later")
     api.add(route("one", route=[{"dst": "172.16.0.0/16", "dev": "eth1"}]))
     clustered.live.start()
-    wait_until(lambda: clustered.told("web-0", "skipped") if clustered.page()["pods"] else [], what="the pod to be skipped")
+    wait_until(lambda: clustered.seen("web-0")["skipped"], what="the pod to be skipped")
     for each in (("down",), ("name", "eth1"), ("up",)):
         clustered.pod.ip("link", "set", "later" if each != ("up",) else "eth1", *each)
     agent.get(clustered.live.socket, "/api/v1/routes", "POST")
@@ -352,11 +352,11 @@ def test_what_is_refused(clustered: Routed) -> None:
     api.add(route("one", route=entries))
     clustered.live.start()
     clustered.wait("172.18.0.0/16 - eth1")
-    page = clustered.page()
+    seen, page = clustered.seen("web-0"), clustered.page()
     [told] = page["routes"]
     assert ["link-local" in told["problems"][0], "'lo'" in told["problems"][1]] == [True, True]
     assert "the gate allow-apiserver allows it" in told["told"][0]
-    assert "192.0.2.9" in clustered.told("web-0", "refused")[0]
+    assert "192.0.2.9" in seen["refused"][0]
     assert clustered.live.metric("route_pods_failed") == 1
     wait_until(lambda: "RouteRefused" in api.events.of("web-0"), what="the pod to be told")
     event = api.events.of("web-0")["RouteRefused"]
@@ -378,8 +378,8 @@ def test_a_pod_of_our_own(clustered: Routed, sandbox: str) -> None:
     assert clustered.live.run("ADD", network, sandbox, CNI_ARGS=own.args).status == 0
     shown = DualPod(sandbox, "")
     wait_until(lambda: "172.16.0.0/16 - net1 148" in shown.routes(), what="the route of the pod that was attached")
-    [found] = [each for each in clustered.page()["pods"] if each["name"] == "own"]
-    assert (found["source"], found["state"]) == ("records", "applied")
+    wait_until(lambda: clustered.seen("own")["state"] == "applied", what="that the routes are reported")
+    assert clustered.seen("own")["source"] == "records"
     second = {**network, "name": "second"}
     assert clustered.live.run("ADD", second, sandbox, ifname="net2", CNI_ARGS=own.args).status == 0
     for _ in range(2):  # one that is attached once more, too

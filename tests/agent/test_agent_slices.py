@@ -58,14 +58,14 @@ def test_slices_follow_the_switch(live: LiveNode, api: ApiServer) -> None:
     said = {name: next(iter(value.values())) for name, value in device["attributes"].items()}
     multus = {"k8s.cni.cncf.io/deviceID": BRIDGE, "k8s.cni.cncf.io/resourceName": RESOURCE}
     assert said.items() >= {"bridge": BRIDGE, "datapath": "netdev", **multus}.items()
-    assert live.metric("slice_devices") == 1
+    live.await_metric(1, "slice_devices")
     switch.kill_vswitchd()
     wait_until(lambda: "taints" in devices(api)[BRIDGE], what="a taint")
     switch.restart_vswitchd()
     wait_until(lambda: "taints" not in devices(api)[BRIDGE], what="no taint")
     switch.vsctl("del-br", BRIDGE)
     wait_until(lambda: devices(api) == {}, what="no devices")
-    wait_until(lambda: live.metric("slice_writes_total", outcome="written") == 4, what="the count of the last write")
+    live.await_metric(4, "slice_writes_total", outcome="written")
     assert live.end() == 0
     assert ("", NAME) in api.objects(SLICES).names()
 
