@@ -4,6 +4,8 @@
     PYTEST_ADDOPTS='-p tests.lab.suite.recording' tests/run.sh      a run of any tests
     python -m tests.lab.suite.recording write                       exercised.json has what these test files executed
 
+`write` also leaves out what is gone, test files and functions; it needs no records for that.
+
 `start` writes no source: it puts bytecode beside the sources in which each function says, the first time, that it was called. So
 a process records however it was started (plugins run without site packages and with an environment of their own), and one that
 is killed has recorded by then. A file that is edited meanwhile is compiled as always, and records nothing. What runs from a copy
@@ -20,7 +22,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from struct import Struct
 from types import CodeType
@@ -29,6 +31,7 @@ from typing import Any, Final, TypeVar
 import pytest
 
 from tests.lab.suite.exercised import MAP, ROOT, read, recorded, write
+from tests.lab.suite.tree import Source
 
 PLACE: Final = ROOT / ".venv" / "exercised"
 """The records: a file for each test file. They are beside the interpreter, so that processes in containers see them, too."""
@@ -182,7 +185,7 @@ def stop(root: Path = ROOT) -> None:
 
 def collected(place: Path = PLACE) -> dict[str, frozenset[str]]:
     """Per test file what was recorded of it: `PATH:FUNCTION`."""
-    found = (path for path in place.iterdir() if path.is_file())
+    found = (path for path in place.glob("*") if path.is_file())
     return {path.name.replace("%", "/"): frozenset(path.read_text().split()) for path in found}
 
 
@@ -191,6 +194,13 @@ def is_whole(test_file: str, place: Path = PLACE) -> bool:
     ended = place / _TESTS / test_file.replace("/", "%")
     number = ended.with_suffix(".number")
     return ended.exists() and number.exists() and len(set(ended.read_text().splitlines())) >= int(number.read_text())
+
+
+def present(known: Mapping[str, frozenset[str]], root: Path = ROOT) -> dict[str, frozenset[str]]:
+    """What is known, without test files and functions that the tree at `root` has no longer."""
+    sources = {str(path.relative_to(root)): Source(path.read_text()) for path in recorded(root)}
+    there = {f"{path}:{piece.function}" for path, source in sources.items() for piece in source.pieces}
+    return {test: seen & there for test, seen in known.items() if (root / test).is_file()}
 
 
 def _now(test_file: str) -> None:
@@ -256,12 +266,11 @@ def main() -> int:
         case ["start"]:
             print(f"{start()} modules record what is executed")
         case ["write"]:
-            known = read(MAP)
-            found = {test: seen for test, seen in collected().items() if (ROOT / test).is_file() and is_whole(test)}
-            kept = {test: seen for test, seen in known.items() if (ROOT / test).is_file()}
-            write(MAP, kept | found)
+            found = {test: seen for test, seen in collected().items() if is_whole(test)}
+            known = present(read(MAP) | found)
+            write(MAP, known)
             stop()
-            print(f"{len(found)} test files recorded, {len(kept.keys() - found.keys())} as before")
+            print(f"{len(found)} test files recorded, {len(known.keys() - found.keys())} as before")
         case _:
             print("usage: python -m tests.lab.suite.recording start|write", file=sys.stderr)
             return 2

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.suite.exercised import ROOT
-from tests.lab.suite.recording import collected, is_whole, start, stop
+from tests.lab.suite.recording import collected, is_whole, present, start, stop
 
 MODULE = '''"""A docstring."""
 from __future__ import annotations
@@ -140,3 +140,13 @@ def test_a_run_of_pytest(place: Path) -> None:
     }
     assert [is_whole(test, place) for test in ("test_a.py", "test_b.py")] == [True, False]
     assert list((place / "now").iterdir()) == []
+
+
+def test_what_is_gone(place: Path) -> None:
+    """A test file and a function that the tree has no longer are left out of the map; methods and functions in functions stay."""
+    (place.parent / "test_a.py").touch()
+    known = {
+        "test_a.py": frozenset({*CALLED, "userspace_cni/disk.py:was", "userspace_cni/gone.py:f"}),
+        "test_b.py": frozenset(CALLED),
+    }
+    assert present(known, place.parent) == {"test_a.py": CALLED}
