@@ -19,12 +19,12 @@ from typing import NoReturn
 from tests.lab.lanes import page, record
 from tests.lab.lanes.programs import NotMade, programs
 from tests.lab.lanes.table import LANES, lane
-from tests.lab.suite import checks
+from tests.lab.suite import checks, seconds
 from tests.lab.suite.beds import Making
 from tests.lab.suite.calls import Call, Result, again
 from tests.lab.suite.changed import select, told
 from tests.lab.suite.exercised import ROOT
-from tests.lab.suite.groups import LANE, ONE_MORE, QUICK, ROOTLESS, SHARED, Group, files, groups, idle, kinds, samples
+from tests.lab.suite.groups import LANE, ONE_MORE, ORDERED, QUICK, ROOTLESS, SHARED, Group, files, groups, idle, kinds, samples
 from tests.lab.suite.lines import SLOWEST, Line
 from tests.lab.suite.table import Row, summary
 
@@ -61,7 +61,10 @@ def run(tests: Sequence[str], *, with_lanes: bool = False) -> bool:
     """Run checks and these test files, and samples of them on the lanes; then rerun what failed; whether all passed."""
     prepare(tests)
     checked = check()
-    return judge([checked], [] if checked.failed else run_groups(tests, with_lanes=with_lanes))
+    rows = [] if checked.failed else run_groups(tests, with_lanes=with_lanes)
+    if rows:
+        seconds.note({file: taken for row in rows if row.group in ORDERED for file, taken in row.result.spent.items()})
+    return judge([checked], rows)
 
 
 def judge(before: list[Row], tests: list[Row]) -> bool:

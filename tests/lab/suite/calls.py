@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,7 +33,8 @@ class Result:
     """The result of one call: how many tests it had; failures by test (or by file that cannot be read) with their text; what had
     not begun when the call died.
 
-    Also whether pytest came to its end, or to a test that it died of, which counts as failed; and how many tests each file had.
+    Also whether pytest came to its end, or to a test that it died of, which counts as failed; and how many tests each file had,
+    and the seconds that set-up, tests and teardown of it took together.
     """
 
     tests: int = 0
@@ -42,6 +43,7 @@ class Result:
     missed: tuple[str, ...] = ()
     understood: bool = True
     files: Counter[str] = field(default_factory=Counter)
+    spent: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     @classmethod
     def read(cls, lines: Iterable[str], files: Iterable[str], ended: str, *, in_order: bool = True) -> Result:
@@ -64,6 +66,8 @@ class Result:
                 made.failures[told["id"]] = "\n".join(filter(None, (made.failures.get(told["id"]), told["text"])))
             if told.get("when") in ("teardown", "???"):
                 over.add(told["id"])
+            if "seconds" in told:
+                made.spent[told["id"].partition("::")[0]] += told["seconds"]
             made.understood |= told.get("when") == "???" or ("ended" in told and in_order)
         for test in began & collected.keys() - over:
             made.failures.setdefault(test, f"it did not end: {ended}")

@@ -27,6 +27,8 @@ ONE_MORE: Final = ("-n", str(CORES + 1), *SHARED[2:])
 """For a machine on which nothing else runs: each process waits for almost half of its time."""
 _LOOK_S: Final = 2.0
 _BUSY_PERCENT: Final = 50.0
+ORDERED: Final = ("shared", "guests")
+"""The groups whose longest files begin first."""
 CLUSTER: Final = ("tests/cluster",)
 GUESTS: Final = ("tests/kubevirt",)
 """Emulated virtual machines keep a core busy while they boot: one for each core, and nothing beside them."""

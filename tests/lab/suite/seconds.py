@@ -1,7 +1,6 @@
 """How long each test file takes: `seconds.json`, by which those that take longest begin first.
 
-    python -m pytest -q -p tests.lab.suite.reports --reports=TOLD FILE…     a call of pytest tells how long its tests take
-    python -m tests.lab.suite.seconds TOLD…                                 seconds.json has what such calls have told
+    python -m tests.lab.suite.seconds       seconds.json has what the last run of `tests/run.sh` here took
 
 Otherwise the last file may be a long one, with which one process is busy while the others have nothing left. Which files are the
 long ones is what counts: the seconds are of some runs on one machine.
@@ -10,8 +9,6 @@ long ones is what counts: the seconds are of some runs on one machine.
 from __future__ import annotations
 
 import json
-import sys
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -19,6 +16,8 @@ from typing import Final
 from tests.lab.suite.exercised import ROOT
 
 FILE: Final = Path(__file__).with_name("seconds.json")
+NOTED: Final = ROOT / ".venv" / "seconds.json"
+"""What the last run took."""
 
 
 def read(path: Path = FILE) -> dict[str, float]:
@@ -32,16 +31,19 @@ def longest_first(files: Iterable[str], known: Mapping[str, float]) -> tuple[str
     return tuple(sorted(files, key=lambda each: (-known.get(each, float("inf")), each)))
 
 
-def spent(lines: Iterable[str]) -> dict[str, float]:
-    """What reports say: set-up, tests and teardown of each file together."""
-    found: Counter[str] = Counter()
-    for report in map(json.loads, lines):
-        if "seconds" in report:
-            found[report["id"].partition("::")[0]] += report["seconds"]
-    return {file: round(seconds) for file, seconds in found.items()}
+def note(taken: Mapping[str, float], path: Path = NOTED) -> None:
+    """Keep what the files of a run took, until it is written to `seconds.json` or the next run has ended."""
+    path.write_text(json.dumps(taken))
+
+
+def renew(noted: Path = NOTED, path: Path = FILE) -> int:
+    """Write to `seconds.json` what was noted, and leave out files that are gone; how many were noted."""
+    taken = read(noted)
+    known = read(path) | {file: round(seconds) for file, seconds in taken.items()}
+    there = {file: seconds for file, seconds in sorted(known.items()) if (ROOT / file).exists()}
+    path.write_text(json.dumps(there, indent=0) + "\n")
+    return len(taken)
 
 
 if __name__ == "__main__":
-    known = read() | spent(line for path in sys.argv[1:] for line in Path(path).read_text().splitlines())
-    there = {file: seconds for file, seconds in sorted(known.items()) if (ROOT / file).exists()}
-    FILE.write_text(json.dumps(there, indent=0) + "\n")
+    print(f"{renew()} test files timed")

@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.lab.suite.calls import Result
 from tests.lab.suite.groups import SHARED, files, groups
-from tests.lab.suite.seconds import longest_first, read, spent
+from tests.lab.suite.seconds import longest_first, note, read, renew
 
 FILES = {"test_many.py": (4, 0.1), "test_few.py": (2, 0.5), "test_one.py": (1, 0.9), "test_new.py": (3, 0.0)}
 """How many tests a file has, and the seconds that each is said to take."""
@@ -19,11 +20,18 @@ def test_what_is_not_known_and_then_the_longest() -> None:
     assert longest_first(("a", "b", "c", "d"), {"a": 1.0, "b": 3.0, "d": 2.0, "gone": 9.0}) == ("c", "b", "d", "a")
 
 
-def test_what_reports_tell() -> None:
-    """All parts of all tests of a file count, and nothing else in the reports."""
-    parts = [{"id": f"{name}::test_{number}", "when": "call", "seconds": 1.5} for name in ("x.py", "y.py") for number in (1, 2)]
-    lines = [{"collected": ["x.py::test_1"]}, *parts, {"id": "x.py::test_1", "when": "teardown", "seconds": 1.0}]
-    assert spent(map(json.dumps, lines)) == {"x.py": 4.0, "y.py": 3.0}
+def test_what_reports_tell(tmp_path: Path) -> None:
+    """All parts of all tests of a file count, and nothing else in the reports; files that are not there are left out."""
+    here, gone = "tests/unit/lab/test_seconds.py", "tests/gone.py"
+    parts = [{"id": f"{name}::test_{number}", "when": "call", "seconds": 1.5} for name in (here, gone) for number in (1, 2)]
+    lines = [{"collected": [f"{here}::test_1"]}, *parts, {"id": f"{here}::test_1", "when": "teardown", "seconds": 1.0}]
+    taken = Result.read(map(json.dumps, lines), (), "").spent
+    assert taken == {here: 4.0, gone: 3.0}
+    kept, noted = tmp_path / "kept", tmp_path / "noted"
+    kept.write_text('{"tests/conftest.py": 5}')
+    note(taken, noted)
+    assert renew(noted, kept) == 2
+    assert read(kept) == {"tests/conftest.py": 5, here: 4}
 
 
 def test_the_tree_s_longest_begin() -> None:
