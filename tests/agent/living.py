@@ -215,6 +215,15 @@ class LiveNode(Node):
         wait_until(lambda: self.done(action) >= times, what=f"'{action}' {times} times")
         assert self.done(action) == times
 
+    def await_served(self, **times: int) -> None:
+        """Wait until it has served so many calls of each of these verbs, and no more: a call is counted after its answer."""
+
+        def served() -> dict[str, float]:
+            return {verb: self.metric("verb_seconds_count", verb=verb, stage="total") for verb in times}
+
+        wait_until(lambda: all(served()[verb] >= count for verb, count in times.items()), what=f"{times} served")
+        assert served() == times
+
     def tick(self, passes: int = 1) -> None:
         """Make it do so many passes of reconciliation."""
         for _ in range(passes):

@@ -17,14 +17,8 @@ from tests.lab.node.node import CONTAINER
 from tests.lab.switch.switch import FOR_EVER_S, pause, wait_until
 
 ITSELF = "this process serves the call itself"
-SERVED = "verb_seconds_count"
 BURST = 20
 """How many calls at once: a busy machine runs so many IPAM plugins within the 42 s for which a caller waits."""
-
-
-def served(live: LiveNode, verb: str) -> float:
-    """How many calls of the verb the agent has answered."""
-    return live.metric(SERVED, verb=verb, stage="total")
 
 
 def test_every_verb(live: LiveNode, sandbox: str) -> None:
@@ -42,7 +36,7 @@ def test_every_verb(live: LiveNode, sandbox: str) -> None:
     assert live.run("ADD", network, sandbox).stdout == first.stdout
     succeeded(live.run_handed("GC", {**network, "cni.dev/valid-attachments": []}))
     live.require_clean()
-    assert [served(live, verb) for verb in ("ADD", "CHECK", "STATUS", "DEL", "GC")] == [6, 1, 1, 1, 1]
+    live.await_served(ADD=6, CHECK=1, STATUS=1, DEL=1, GC=1)
 
 
 def test_warnings_reach_the_caller(live: LiveNode, sandbox: str) -> None:
@@ -57,7 +51,7 @@ def test_warnings_reach_the_caller(live: LiveNode, sandbox: str) -> None:
     assert line.endswith(f" network={network['name']}")
     assert f"container={CONTAINER}" in line
     succeeded(live.run_handed("DEL", network, sandbox))
-    assert served(live, "ADD") == served(live, "DEL") == 1
+    live.await_served(ADD=1, DEL=1)
 
 
 def test_many_at_once(live: LiveNode, sandbox: str) -> None:
@@ -71,7 +65,7 @@ def test_many_at_once(live: LiveNode, sandbox: str) -> None:
             calls = list(threads.map(lambda name, verb=verb: live.run_handed(verb, network, sandbox, name), names))
         assert [call.status for call in calls] == [0] * BURST, [call.stdout for call in calls if call.status]
         assert [call.stderr for call in calls if ITSELF in call.stderr.decode()] == []
-        assert served(live, verb) == BURST
+        live.await_served(**{verb: BURST})
     live.require_clean()
 
 
@@ -90,7 +84,7 @@ def test_without_an_agent(live: LiveNode, sandbox: str) -> None:
     assert live.metric("reconcile_actions_total") == 0
     succeeded(live.run_handed("DEL", network, sandbox))
     live.require_clean()
-    assert (served(live, "ADD"), served(live, "DEL")) == (0, 1)
+    live.await_served(ADD=0, DEL=1)
 
 
 def test_an_agent_of_other_directories(live: LiveNode, other: LiveNode, sandbox: str) -> None:
@@ -108,7 +102,7 @@ def test_an_agent_of_other_directories(live: LiveNode, other: LiveNode, sandbox:
     succeeded(live.run_handed("DEL", live.network(), sandbox, **led))
     live.require_clean()
     other.require_clean()
-    assert served(other, "ADD") == served(other, "DEL") == 0
+    other.await_served(ADD=0, DEL=0)
 
 
 def test_a_link_to_the_directories(live: LiveNode, sandbox: str) -> None:
@@ -119,7 +113,7 @@ def test_a_link_to_the_directories(live: LiveNode, sandbox: str) -> None:
     spelled = {"USERSPACE_CNI_STATE_DIR": f"{link}/state/", "USERSPACE_CNI_RUN_DIR": f"{link}//run"}
     succeeded(live.run_handed("ADD", live.network(), sandbox, **spelled))
     succeeded(live.run_handed("DEL", live.network(), sandbox, **spelled))
-    assert (served(live, "ADD"), served(live, "DEL")) == (1, 1)
+    live.await_served(ADD=1, DEL=1)
     live.require_clean()
 
 
@@ -139,7 +133,7 @@ def test_an_agent_that_is_stopped(live: LiveNode, sandbox: str) -> None:
     assert "does not read" in call.stderr.decode()
     attached = row_of(live)
     live.tick(2)
-    assert served(live, "ADD") == 0
+    live.await_served(ADD=0)
     # a pass that came before the copy of OVSDB was up to date has made the port that is there once more, and nothing else
     assert live.metric("reconcile_actions_total") == live.done("again-port")
     assert (row_of(live), live.states()) == (attached, ["ready"])
@@ -224,7 +218,7 @@ def test_an_add_whose_answer_cannot_be_written(live: LiveNode, sandbox: str) -> 
         process = start(live, environ, json.dumps(live.network()).encode(), executable=live.standalone, stdout=full)
         assert finish(process, "ADD").status == 1
     live.require_clean()
-    assert (served(live, "ADD"), served(live, "DEL")) == (1, 1)
+    live.await_served(ADD=1, DEL=1)
 
 
 def test_another_users_socket(live: LiveNode, sandbox: str) -> None:

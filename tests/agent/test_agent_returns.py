@@ -42,7 +42,7 @@ def require_served_once(live: LiveNode, sandbox: str, processes: list[subprocess
     """Each ADD is answered, this agent has served each, none twice, and each DEL leaves nothing."""
     for process in processes:
         succeeded(finish(process, "ADD"))
-    assert live.metric("verb_seconds_count", verb="ADD", stage="total") == len(processes)
+    live.await_served(ADD=len(processes))
     assert len(switch_of(live).ports("br-test")) == len(processes)
     assert live.states() == ["ready"] * len(processes)
     for number in range(len(processes)):

@@ -99,7 +99,7 @@ def test_on_the_tick(live: LiveNode, sandbox: str) -> None:
     spool_del(live, network, now())
     wait_until(lambda: not row_of(live), what="the port's end")
     wait_until(lambda: len(live.states()) == 1, what="the record's end")
-    assert live.metric("spool_entries") == 0
+    live.await_metric(0, "spool_entries")
     spool_del(live, network, now(), ifname="net2")
     wait_until(lambda: live.spooled() == [], what="an empty spool")
     live.tick(2)

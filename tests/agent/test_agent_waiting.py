@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -115,8 +116,8 @@ def test_what_waits_holds_nothing(live: LiveNode, sandbox: str, api: ApiServer, 
     waits(live, 0)
     more.annotate()
     succeeded(more.run("ADD", sandbox))
-    waited = live.metric("verb_seconds_count", verb="ADD", stage="address", outcome="ok")
-    assert waited >= MOST + 1  # the two others, too, where the watch had not told yet
+    waited = partial(live.metric, "verb_seconds_count", verb="ADD", stage="address", outcome="ok")
+    wait_until(lambda: waited() >= MOST + 1, what="each to be counted")  # the two others, too, where the watch had not told yet
     for pod in (*pods, more, other, another):
         succeeded_del(pod.run("DEL", sandbox))
     live.require_clean()

@@ -146,6 +146,7 @@ def test_numbers(live: LiveNode, sandbox: str) -> None:
     refused(live.run("ADD", network, "/proc/none", container(2)), 4)
     for _ in range(2):
         succeeded(live.run("DEL", network, sandbox))
+    live.await_served(ADD=5, DEL=2)
     with urllib.request.urlopen(f"http://{listen}/metrics", timeout=60) as answer:
         told = answer.read().decode()
     calls = {
