@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -185,6 +185,15 @@ def _render_cdi(request: ClaimRequest, number: int, places: ClaimPlaces) -> str:
     edits = {"env": [f"{request.variable}={directories}"], "mounts": mounts}
     devices = [{"name": device_part(uid, number), "containerEdits": edits}]
     return _text({"cdiVersion": CDI_VERSION, "kind": f"{places.driver}/{CDI_CLASS}", "devices": devices})
+
+
+def find_mapped(files: Iterable[ClaimFile], directory: str) -> str:
+    """Where containers have the directory of the device that has these files; "" where no file says it."""
+    for content in (each.content for each in files if each.flushed):
+        for mount in (each for device in json.loads(content)["devices"] for each in device["containerEdits"]["mounts"]):
+            if mount["hostPath"] == directory:
+                return str(mount["containerPath"])
+    return ""
 
 
 def _mount(source: str, target: str, access: str) -> dict[str, Any]:

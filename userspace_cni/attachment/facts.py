@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from userspace_cni.attachment.steps import NO_TERMS, LogicalPort, PortTerms
+from userspace_cni.attachment.steps import NO_TERMS, Directory, LogicalPort, OvsPort, PortTerms
 from userspace_cni.base.limits import UNLIMITED, Limits
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.cni.result import EMPTY, ResultAddresses
+from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,43 @@ class Allocation:
     mode: str
     path: str
     content: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class JoinableDevice:
+    """A device of the pod's claims that the interface joins. `holder` and `ifname`: the key of its record; `claim`: the claim's
+    namespace and name. `directory`: that of its socket, which containers have at `mapped`.
+    """
+
+    holder: str
+    ifname: str
+    claim: str
+    directory: Directory
+    mapped: str
+    port: OvsPort
+
+    @property
+    def socket_name(self) -> str:
+        return self.port.server_path.rpartition("/")[2]
+
+    @property
+    def place(self) -> SocketPlace:
+        """Where its socket is. OVS has it through the claim's own mount."""
+        mount = self.port.server_path.rpartition("/")[0]
+        return SocketPlace(
+            self.directory.path,
+            trusted=self.directory.trusted,
+            create=False,
+            own=False,
+            mount_name=mount.rpartition("/")[2],
+            subdirectory=f"{self.mapped.removeprefix(DEFAULT_MAPPED_DIR)}/",
+            closed=True,
+        )
+
+    @property
+    def short_dir(self) -> str:
+        """The directory of that mount."""
+        return self.port.server_path.rsplit("/", 2)[0]
 
 
 @dataclass(frozen=True)
@@ -155,6 +193,8 @@ class SocketFacts(Facts):
     device_info_file: str = ""
     """Where the device-info file is, below `device_info_dir`; "" when none was asked for. `allocation` was in it."""
     device_info_dir: str = ""
+    joined: JoinableDevice | None = None
+    """The claim's device whose port the interface is; None for a port of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)

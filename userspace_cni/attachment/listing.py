@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Protocol
 from userspace_cni.attachment.drift import Drift, sentence
 from userspace_cni.attachment.port_now import PortNow, change_finding, count_frames, find_changes
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import OvsPort
+from userspace_cni.attachment.steps import OvsPort, VhostUserClient
 from userspace_cni.base.findings import Finding
 from userspace_cni.base.limits import UNLIMITED, Limits
 from userspace_cni.base.vlans import Vlan
@@ -143,7 +143,8 @@ def describe(
     silent, what OVSDB has of links and applications is out of date and left out. `dead`: of its socket, see `sockets`.
     `counted`: the statistics of its port, None while they are not known.
     """
-    step, ref = record.port, record.port_ref
+    step, joined, ref = record.port, record.joined, record.port_ref
+    behind = step.interface if step else VhostUserClient if joined else None
     port = ports.get(ref.name) if ports is not None and ref else None
     live = port if vswitchd not in NOT_SERVING else None
     findings = problems_of(record, port, asked=ports is not None, boot_id=boot_id, dead=dead)
@@ -160,11 +161,11 @@ def describe(
         "netns": record.netns,
         "bridge": ref.bridge if ref else "",
         "port": ref.name if ref else "",
-        "interface_type": step.interface.opened_as if step else "",
-        "role": _PEERS[step.interface.role] if step else "",
+        "interface_type": behind.opened_as if behind else "",
+        "role": _PEERS[behind.role] if behind else "",
         "socket": _socket(record),
         "socket_dead": dead is not None,
-        "mac": step.mac if step else "",
+        "mac": step.mac if step else joined.mac if joined else "",
         "addresses": addresses(record),
         "vlan": _vlan(step),
         "mtu": step.interface.mtu if step else None,
@@ -290,8 +291,9 @@ def problems_of(
         found.append(("unfinished", _UNFINISHED[record.state]))
     if boot_id and record.boot_id and record.boot_id != boot_id:
         found.append(("rebooted", "made in an earlier boot: its sandbox is gone"))
-    if step and port is None and asked and record.state == "ready":
-        found.append(("port-missing", f"the switch has no port {step.name}"))
+    needed = step.name if step else record.joined.port if record.joined else ""
+    if needed and port is None and asked and record.state == "ready":
+        found.append(("port-missing", f"the switch has no port {needed}"))
     if port and port.error:
         found.append(("port-refused", f"the switch says: {port.error}"))
     if step and step.logical and step.logical.waits and port and record.state == "ready" and port.installed != step.logical.name:
@@ -347,7 +349,10 @@ def _pod(record: Record) -> dict[str, str] | None:
 
 def _socket(record: Record) -> dict[str, str]:
     """Its path: `host` in the pod's directory, `ovs` as OVS has it, `pod` where the pod sees it; each "" while unknown."""
-    step, at, note = record.port, record.socket, record.note
+    step, at, note, joined = record.port, record.socket, record.note, record.joined
+    if joined:
+        host, pod = (f"{each}/{joined.socket_name}" for each in (joined.directory, joined.mapped))
+        return {"host": host, "ovs": joined.server_path, "pod": pod}
     return {
         "host": at.path if at else "",
         "ovs": (at.switch_path if at else "") or (step.server_path if step else ""),

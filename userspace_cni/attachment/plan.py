@@ -19,13 +19,19 @@ def plan(request: Request, options: Options, consumer: Consumer, facts: Facts, a
     """Plan everything that has to become true for this ADD, with every name in it. `consumer`: the one that `options` names.
 
     Raises BadEnvironment or InvalidConfig for names that cannot be part of a socket path, for impossible addresses and routes,
-    for a port that would impersonate a link of the node or another namespace's pod, or change a link, and for a device plugin's
-    allocation that contradicts the configuration; UnsupportedField for what the kind of interface cannot do.
+    for a port that would impersonate a link of the node or another namespace's pod, or change a link, for a device plugin's
+    allocation and a claim's device that contradict the configuration; UnsupportedField for what the kind of interface cannot do.
     """
+    joined = facts.joined if isinstance(facts, SocketFacts) else None
+    if joined:
+        from userspace_cni.attachment.joined_plan import as_claimed, require_same, with_joined
+
+        require_same(options, facts, joined)
+        options = as_claimed(options, joined)
     attachment = _plan(request, options, consumer, facts, addresses)
     if attachment.port:
         require_apart(attachment.port, addresses, facts)
-    return attachment
+    return with_joined(attachment, joined) if joined else attachment
 
 
 def _plan(request: Request, options: Options, consumer: Consumer, facts: Facts, addresses: ResultAddresses) -> Attachment:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from userspace_cni.attachment.consumer import Consumer
-from userspace_cni.attachment.facts import Facts
+from userspace_cni.attachment.facts import Facts, SocketFacts
 from userspace_cni.attachment.steps import LogicalPort, Parts, PortInterface, Step, owner_marks
 from userspace_cni.base.errors import BadEnvironment
 from userspace_cni.base.limits import Limits, Rate
@@ -32,7 +32,9 @@ class Attachment(Parts):
 
 
 def mac_of(request: Request, options: Options, consumer: Consumer, facts: Facts) -> str:
-    """The MAC of the pod's interface: the annotations', what is asked for, else a derived one."""
+    """The MAC of the pod's interface: that of the port that it joins; else the annotations', what is asked for, a derived one."""
+    if isinstance(facts, SocketFacts) and facts.joined:
+        return facts.joined.port.mac
     return facts.mac or options.asked.mac or consumer.derive_mac(request, facts.pod)
 
 

@@ -93,8 +93,8 @@ class Record(Parts):
 
     @property
     def port_ref(self) -> PortRef | None:
-        """The reference by which its port is deleted, also of a port of which nothing else is known."""
-        return self.port.ref if self.port else self.bare_ref
+        """Its port, also one of which nothing else is known, and a claim's that it has joined."""
+        return self.port.ref if self.port else self.joined.shown if self.joined else self.bare_ref
 
     @property
     def complete(self) -> tuple[Step, ...] | None:

@@ -83,6 +83,7 @@ class Options:
     `role_given`: there is a `host` block, which has meant server where it says no mode; `mode_given`: it says one. `link`: what
     it says of a kernel link, None for a vhost-user interface. `addresses_noted`: the addresses are in the pod's annotations.
     `ovn`: the logical port that the interface is, None for none; its `bridge` is OVN's, unless the network names one.
+    `bridge_given`: the network names its bridge.
     """
 
     ovs_role: Role
@@ -105,6 +106,7 @@ class Options:
     mirror_output: str = ""
     addresses_noted: bool = False
     ovn: OvnOptions | None = None
+    bridge_given: bool = False
 
     @property
     def mirror_outputs(self) -> tuple[str, ...]:
@@ -198,6 +200,7 @@ def read_options(request: Request, consumers: Mapping[str, ConsumerRules], warn:
         mirror_output=output,
         addresses_noted=_read_addressing(request, source, link, output),
         ovn=ovn,
+        bridge_given=bool(read(bridge, "host.bridge.bridgeName")),
     )
 
 

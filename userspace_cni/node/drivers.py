@@ -21,6 +21,7 @@ from userspace_cni.attachment.steps import (
     Driver,
     GatewayFlows,
     Guard,
+    JoinedPort,
     Lease,
     LegacyRecord,
     Link,
@@ -135,6 +136,12 @@ def _claim_file(given: Drivers) -> Driver[Any]:
     from userspace_cni.host.files.claim_files import ClaimFileDriver
 
     return ClaimFileDriver(given.installation.root)
+
+
+def _joined_port(given: Drivers) -> Driver[Any]:
+    from userspace_cni.node.joined_ports import JoinedPortDriver
+
+    return JoinedPortDriver(given.store.journal, given.switch.ports)
 
 
 def _pod_note(given: Drivers) -> Driver[Any]:
@@ -277,6 +284,7 @@ MAKERS: Final[Mapping[type[Step], Callable[[Drivers], Driver[Any]]]] = {
     Directory: _directory,
     ClaimDirectory: _claim_directory,
     ClaimFile: _claim_file,
+    JoinedPort: _joined_port,
     SocketFile: _socket_file,
     PodMount: _pod_mount,
     Guard: _guard,

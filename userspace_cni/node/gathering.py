@@ -13,6 +13,7 @@ from userspace_cni.attachment.facts import (
     Allocation,
     ChangeableOptions,
     Facts,
+    JoinableDevice,
     LinkFacts,
     NodePort,
     Pod,
@@ -21,7 +22,7 @@ from userspace_cni.attachment.facts import (
 )
 from userspace_cni.attachment.planned import mac_of
 from userspace_cni.attachment.steps import OvsPort, PortTerms, host_end, port_name
-from userspace_cni.base.errors import ContainerGone, Unavailable, UnsupportedField, UserspaceError, VolumeMissing
+from userspace_cni.base.errors import ContainerGone, InvalidConfig, Unavailable, UnsupportedField, UserspaceError, VolumeMissing
 from userspace_cni.base.limits import UNLIMITED
 from userspace_cni.base.log import say
 from userspace_cni.base.logical_ports import is_further_name
@@ -103,15 +104,17 @@ class LocalGathering:
 
     @property
     def chooses(self) -> bool:
-        """Whether the interface takes the first free device of its pod, or perhaps the name of its pod's first logical port."""
+        """Whether the interface takes the first free device of its pod, one of those that a `deviceID` means, or perhaps the name
+        of its pod's first logical port."""
         settings, options = self.node.installation.settings, self.options
-        takes_free = bool(settings.devices_per_bridge) and options.link is None and not options.asked.device_id
+        takes_free = (bool(settings.devices_per_bridge) and options.link is None) or bool(options.asked.device_id)
         return takes_free or (options.ovn is not None and settings.ovn_naming != KUBEOVN)
 
     def facts(self, netns_inode: int) -> Facts:
         """The facts; `netns_inode` is that of the pod's network namespace. Raises as `attachment.node.Gathering`."""
         environment, node, link = self.request.environment, self.node, self.options.link
         allocation, more = (None, {}) if link else self._allocation()
+        self._require_no_other(allocation)
         foreign_bridge = self._reach_allowed()
         kubeconfig = self._kubeconfig()
         if self.options.addresses_noted:
@@ -129,15 +132,15 @@ class LocalGathering:
             "netns_inode": netns_inode,
             "pod": pod,
             "foreign_bridge": foreign_bridge,
-            "bridge": self.options.bridge,
+            "bridge": self._options.bridge,
             "logical": logical_port(self.options, environment, interface, node.installation, self.consumer.logical_owner(pod)),
             "node_ports": self._node_ports(),
         }
         if link:
             seen = self._link(link)
             return self._beside_others(LinkFacts(**common, **seen, **self._noted(pod, interface, seen["opened_as"], seen["mtu"])))
-        common |= self._noted(pod, interface, "vhostuser", self.options.mtu)
-        more = {**more, **self._socket(pod, allocation, known=known is not None)}
+        common |= self._noted(pod, interface, "vhostuser", self._options.mtu)
+        more = {**more, **self._socket(pod, allocation, known=known is not None), "joined": self._joined}
         return self._beside_others(SocketFacts(**common, **more, kubeconfig=kubeconfig))
 
     def _beside_others(self, facts: FactsOf) -> FactsOf:
@@ -148,8 +151,51 @@ class LocalGathering:
             return facts
         mac = mac_of(self.request, self.options, self.consumer, facts)
         return replace(
-            facts, same_mac=find_ports_with_mac(self.node.switch.ports.client, self.options.bridge, mac, self.deadline)
+            facts, same_mac=find_ports_with_mac(self.node.switch.ports.client, self._options.bridge, mac, self.deadline)
         )
+
+    # -- a device of the pod's claims -------------------------------------------------------------------------------------
+
+    @cached_property
+    def _joined(self) -> JoinableDevice | None:
+        """The device of the pod's claims that the network's `deviceID` means; None where it means none.
+
+        Raises as `find_joinable`, and UnsupportedField for a kind of interface that no claim has.
+        """
+        if not self.options.asked.device_id:
+            return None
+        from userspace_cni.attachment.joined_plan import require_joinable
+        from userspace_cni.node.joined_ports import find_joinable
+
+        store = self.node.store
+        found = find_joinable(self.request.environment, self.options, store.journal, store.boot_id())
+        if found:
+            require_joinable(self.options, found)
+        return found
+
+    @cached_property
+    def _options(self) -> Options:
+        """The options, with what the device has that the interface joins."""
+        if self._joined is None:
+            return self.options
+        from userspace_cni.attachment.joined_plan import as_claimed
+
+        return as_claimed(self.options, self._joined)
+
+    def _require_no_other(self, allocation: Allocation | None) -> None:
+        """Raise InvalidConfig for a device plugin's socket beside a claim's, and for a `deviceID` that only a claim's device can
+        have, where no claim of the pod has it."""
+        settings, joined = self.node.installation.settings, self._joined
+        if joined and allocation:
+            raise InvalidConfig(
+                f"a device plugin allocated socket {allocation.path}, and the interface joins the port of claim {joined.claim}",
+                "two drivers have devices of one resource's name: one of them has to go",
+            )
+        if joined or allocation or not self.options.asked.device_id or settings.devices_per_bridge:
+            return
+        from userspace_cni.node.joined_ports import require_elsewhere
+
+        require_elsewhere(self.request.environment, self.options, claims_are_served=settings.dra)
 
     def _reach_allowed(self) -> bool:
         """Open the session with OVSDB, after the rules allowed the port; whether the bridge is there and not of pods.
@@ -158,10 +204,10 @@ class LocalGathering:
         LinkNameTaken for a name that a link of the node has, and Unavailable for a provider network's bridge that is not there
         yet: made for the pod it would be in the way of the uplink.
         """
-        node, bridge, environment = self.node, self.options.bridge, self.request.environment
+        node, bridge, environment = self.node, self._options.bridge, self.request.environment
         settings, namespace = node.installation.settings, environment.pod_namespace
         rules = settings.rules
-        require_allowed(self.options, environment, settings)
+        require_allowed(self._options, environment, settings)
         require_mirrors(rules, namespace, (each.name for each in self.options.mirrors), self.options.mirror_outputs)
         port = (host_end if self.options.link else port_name)(environment.container_id, environment.ifname)
         maker = node.switch.ports.reach(port, bridge, self.deadline)
@@ -178,7 +224,8 @@ class LocalGathering:
                     "the node's agent makes it with its uplink; 'userspace-cni network' says what is missing",
                 )
         # the link of a host end is ours: the step that makes it judges its name
-        node.switch.ports.require_free([bridge, *([] if self.options.link else [port])], self.deadline)
+        makes_name = not self.options.link and not self._joined
+        node.switch.ports.require_free([bridge, *([port] if makes_name else [])], self.deadline)
         return maker in ("node", "another") or bridge == settings.ovn_bridge
 
     @cached_property
@@ -205,7 +252,7 @@ class LocalGathering:
         """
         from userspace_cni.switch.node_ports import list_node_ports
 
-        found = list_node_ports(self.node.switch.ports.client, self.options.bridge, self.deadline)
+        found = list_node_ports(self.node.switch.ports.client, self._options.bridge, self.deadline)
         gets_addresses = bool(self.request.network.ipam or self.options.addresses_noted)
         asked = [each.name for each in found if gets_addresses or each.mtu]
         if not asked:
@@ -219,7 +266,7 @@ class LocalGathering:
 
     def _noted(self, pod: Pod, interface: PodInterface, kind: PortKind, mtu: int | None) -> dict[str, Any]:
         """VLAN, MAC, limits and mirrors: what network, runtime and pod say, within the rules and what the port's kind can do."""
-        options, environment, settings = self.options, self.request.environment, self.node.installation.settings
+        options, environment, settings = self._options, self.request.environment, self.node.installation.settings
         noted = read_addresses(pod, interface, kind)
         vlan = Vlan()  # that of a logical port is its switch's
         if options.ovn is None:
@@ -251,8 +298,10 @@ class LocalGathering:
         return allocation, {"allocation": allocation, "device_info_file": info, "device_info_dir": trusted}
 
     def _socket(self, pod: Pod, allocation: Allocation | None, *, known: bool) -> dict[str, Any]:
-        settings, consumer = self.node.installation.settings, self.consumer
-        place = self._device_place(pod)
+        settings, consumer, joined = self.node.installation.settings, self.consumer, self._joined
+        place = joined.place if joined else self._device_place(pod)
+        if joined:
+            _require_one_directory(consumer.mapped_dir(pod, settings), joined)
         mapped_dir = DEFAULT_MAPPED_DIR if place else consumer.mapped_dir(pod, settings)
         container_id, shared_dir = self.request.environment.container_id, self.options.shared_dir
         place = place or consumer.find_place(pod, container_id, shared_dir, settings, self.node.installation.root)
@@ -263,7 +312,7 @@ class LocalGathering:
         return {
             "place": place,
             "mapped_dir": mapped_dir,
-            "short_dir": settings.short_dir,
+            "short_dir": joined.short_dir if joined else settings.short_dir,
             "mount_always": settings.mount_pod_dirs == "always",
             "ovs_sockdir": self._ovs_sockdir(allocation),
             "noted": known,
@@ -374,6 +423,16 @@ class LocalGathering:
                 "the API server does not know it any more; nothing was done",
             )
         return view
+
+
+def _require_one_directory(mapped_dir: str, joined: JoinableDevice) -> None:
+    """Raise InvalidConfig for a pod whose note would say another directory of its sockets than that of claims' devices."""
+    if mapped_dir != DEFAULT_MAPPED_DIR:
+        raise InvalidConfig(
+            f"the pod's volume for sockets is mounted at {mapped_dir}, and the socket of claim {joined.claim} is in "
+            f"{DEFAULT_MAPPED_DIR}{joined.place.subdirectory}",
+            f"the pod's annotations name one directory for all of them: mount the volume at {DEFAULT_MAPPED_DIR}",
+        )
 
 
 def read_changeable_options(port: OvsPort, pod: Pod, record: Record, settings: Settings) -> ChangeableOptions:

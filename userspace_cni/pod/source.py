@@ -39,6 +39,8 @@ ANNOTATIONS_FILES = ("/etc/podinfo/annotations", "/etc/podnetinfo/annotations")
 MOUNTINFO = "/proc/self/mountinfo"
 
 _FILE = "configData-*.json"
+_OF_CLAIM = "_"
+"""What the containerId of a claim's device begins with; its UID follows."""
 _FULL_ID = re.compile(r"[0-9a-f]{64}")
 _SANDBOX = re.compile(r"/(?:sandboxes|overlay-containers|containers)/([0-9a-f]{64})/")
 _OF_THE_SANDBOX = ("/etc/hostname", "/etc/resolv.conf", "/dev/shm")  # noqa: S108 -- looked up in mountinfo, never opened
@@ -91,6 +93,7 @@ class Sources:
             files = [file for file in Path(path).iterdir() if file.match(_FILE)]
             entries = [parse_entry(_text(file)) for file in files]
             entries += [_from_below(file.parent.name, parse_entry(_text(file))) for file in Path(path).glob(f"*/{_FILE}")]
+            entries = _each_socket_once(entries)
             entries.sort(key=lambda entry: _natural(entry["ifName"]))
             return self._judged(path, entries, path, {}) if entries else _nothing(path, "file configData-*.json")
         except (OSError, DocumentError) as error:
@@ -134,6 +137,22 @@ def _from_below(name: str, entry: Entry) -> Entry:
     if not isinstance(config, dict) or not isinstance(vhost, dict) or not isinstance(vhost.get("socketfile"), str):
         return entry
     return {**entry, "config": {**config, "vhost": {**vhost, "socketfile": f"{name}/{vhost['socketfile']}"}}}
+
+
+def _each_socket_once(entries: list[Entry]) -> list[Entry]:
+    """The entries without those of claims' devices which a network has joined: its own entry says the same, and addresses."""
+    joined = {_socket(entry) for entry in entries if not _is_of_claim(entry)}
+    return [entry for entry in entries if not _is_of_claim(entry) or _socket(entry) not in joined]
+
+
+def _is_of_claim(entry: Entry) -> bool:
+    return str(entry["containerId"]).startswith(_OF_CLAIM)
+
+
+def _socket(entry: Entry) -> str:
+    config = entry.get("config")
+    vhost = config.get("vhost") if isinstance(config, dict) else None
+    return str(vhost.get("socketfile")) if isinstance(vhost, dict) else ""
 
 
 def _nothing(source: str, missing: str) -> SourceLook:

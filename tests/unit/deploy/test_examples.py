@@ -17,6 +17,7 @@ from userspace_cni.cli.main import userspace_cni
 
 EXAMPLES = sorted((ROOT / "deploy" / "examples").glob("*.yaml"))
 NAMES = [
+    "claim-multus",
     "claim-template",
     "claim-vm",
     "claim",

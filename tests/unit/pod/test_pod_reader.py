@@ -416,3 +416,16 @@ def test_each_interface_is_freed(pod: Pod, capsys: pytest.CaptureFixture[str]) -
     assert (code, out.count("--vdev")) == (0, 3)
     assert "s1: what is there is not a socket" in err
     assert (err.count("removed"), sorted(each.name for each in pod.directory.glob("s?"))) == (2, ["s1"])
+
+
+def test_a_joined_device_is_told_once(tmp_path: Path) -> None:
+    """Of a claim's device that a network has joined the network's file counts, which has addresses; of others their own."""
+    for number, container, ifname in ((0, "_u1", "net0"), (0, NEW, "net1"), (1, "_u1", "net1")):
+        below = tmp_path / f"u1-{number}"
+        below.mkdir(exist_ok=True)
+        told = entry(ifname, container)
+        told["config"]["vhost"]["socketfile"] = "sock"
+        (below / f"configData-{container[:12]}-{ifname}.json").write_text(document.render_file(told))
+    looked = source.Sources((), (str(tmp_path),)).look()
+    assert sorted(each.path for each in looked.interfaces) == [f"{tmp_path}/u1-{number}/sock" for number in range(2)]
+    assert [each.ifname for each in looked.interfaces] == ["net1", "net1"]

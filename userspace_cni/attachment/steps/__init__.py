@@ -1,6 +1,6 @@
 """The step types. To add one: a type here, a driver, and a row in `node.drivers`."""
 
-from userspace_cni.attachment.steps.claim_steps import ClaimDirectory, ClaimFile
+from userspace_cni.attachment.steps.claim_steps import ClaimDirectory, ClaimFile, JoinedPort
 from userspace_cni.attachment.steps.directories import Directory, PodMount
 from userspace_cni.attachment.steps.documents import ConfigFile, DeviceInfo, PodNote
 from userspace_cni.attachment.steps.driver import Driver, Rest, SharedReads, StillTaken
@@ -75,6 +75,7 @@ __all__ = [
     "Guard",
     "HostEnd",
     "Internal",
+    "JoinedPort",
     "Kept",
     "KeptAddress",
     "KeptHop",

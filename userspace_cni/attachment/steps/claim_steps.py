@@ -1,13 +1,17 @@
-"""What a claim's device has on the node beside its port: the directory of its socket, and files that are about it."""
+"""What a claim's device has on the node beside its port: the directory of its socket, files that are about it, and the interface
+of a network that has joined it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from userspace_cni.attachment.steps.directories import Directory
+from userspace_cni.attachment.steps.port import PortRef
 from userspace_cni.attachment.steps.step import SharedResource, Step
+from userspace_cni.base.stages import Stage
 
 
 @dataclass(frozen=True)
@@ -49,3 +53,51 @@ class ClaimFile(Step):
     @property
     def summary(self) -> str:
         return f"{self.directory}/{self.name}"
+
+
+@dataclass(frozen=True)
+class JoinedPort(Step):
+    """The port of a claim's device, which is the interface of a pod's network, too.
+
+    The attachment holds it, and neither makes nor removes it: it stays as long as its claim. `holder`: the container ID in the
+    device's record, `device`: the interface name there; `claim`: the claim's namespace and name. `directory`: that of the socket,
+    which containers have at `mapped`. `server_path`: the socket as OVS has it.
+    """
+
+    kind: ClassVar[str] = "joined-port"
+    stage: ClassVar[Stage] = "ovs"
+    holder: str
+    device: str
+    claim: str
+    directory: str
+    mapped: str
+    port: str
+    bridge: str
+    server_path: str
+    mac: str = ""
+
+    @cached_property
+    def resource(self) -> SharedResource:
+        """A vhost-user socket has one peer: one interface joins the port."""
+        return SharedResource(self.directory, f"joined:{self.holder}@{self.device}", exclusive=True)
+
+    @property
+    def thing(self) -> str:
+        return self.port
+
+    @property
+    def socket_name(self) -> str:
+        return self.server_path.rpartition("/")[2]
+
+    @property
+    def shown(self) -> PortRef:
+        """The port, for who shows it. It has the marks of the claim."""
+        return PortRef(self.port, self.bridge)
+
+    @property
+    def reported(self) -> Mapping[str, Any]:
+        return {"bridge": self.bridge}
+
+    @property
+    def summary(self) -> str:
+        return f"{self.port} on bridge {self.bridge}, of claim {self.claim}"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from userspace_cni.attachment.steps.claim_steps import ClaimFile, JoinedPort
 from userspace_cni.attachment.steps.directories import Directory, PodMount
 from userspace_cni.attachment.steps.documents import PodNote
 from userspace_cni.attachment.steps.lease import Lease
@@ -71,6 +72,10 @@ class Parts:
     shaper = _First(Shaper)
     port = _First(OvsPort)
     """Its port; None while its addresses are being leased."""
+    claim_files = _All(ClaimFile)
+    """Those about it, of a device of a claim."""
+    joined = _First(JoinedPort)
+    """The port of a claim's device, which it has joined."""
     bare_ref = _First(PortRef)
     """A port of which nothing but the reference is known."""
     ports = _All(OvsPort)
