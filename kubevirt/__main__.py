@@ -85,7 +85,7 @@ def _serve(definer: Definer, sockets: Sequence[SidecarSocket]) -> None:
 
 
 def _definer(arguments: argparse.Namespace) -> Definer:
-    places = SidecarPlaces(podinfo=arguments.podinfo, claims=arguments.claims)
+    places = SidecarPlaces(podinfo=arguments.podinfo, claims=arguments.claims, environment=os.environ)
     policy = Policy(mtu=arguments.mtu, libvirt=arguments.libvirt)
     return Definer(arguments.binding, places, policy, None if arguments.told else frozenset(arguments.other_bindings))
 

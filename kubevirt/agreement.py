@@ -14,13 +14,16 @@ from kubevirt.vmi import VirtualMachine, VmInterface
 from userspace_cni.pod import launcher
 
 
-def settle_mac(machine: VirtualMachine, interface: VmInterface, ifname: str, told: str) -> tuple[str, str]:
+def settle_mac(machine: VirtualMachine, interface: VmInterface, ifname: str, told: str, *, of_claim: bool) -> tuple[str, str]:
     """The MAC and, for the log, its source: the VM's, else the attachment's (`told`), else the one that both sides derive.
 
-    Raises Refused (mac-mismatch), BadInput for a macAddress that is none.
+    KubeVirt tells a CNI plugin the VM's MAC, and no driver of claims: one that is told of a claim's port is the driver's own
+    choice, and a vhost-user port takes frames with any. Raises Refused (mac-mismatch), BadInput for a macAddress that is none.
     """
     where = f"macAddress of interface {interface.network!r}"
     asked = read_mac(interface.mac, where, "correct it in the VM's template")
+    if asked and told and asked != told and of_claim:
+        return asked, f"of the VM, in place of the claim's, {told}"
     if asked and told and asked != told:
         raise DefinitionRefused(
             "mac-mismatch",

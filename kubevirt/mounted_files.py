@@ -28,14 +28,16 @@ _MOUNT_REMEDY: Final = (
 )
 
 
-def read_file(path: str) -> bytes | None:
+def read_file(path: str, *, follow: bool = True) -> bytes | None:
     """Read a regular file, up to BYTES_MAX and one more byte, which no parser takes; None when there is none.
+
+    `follow`: its last component may be a symbolic link.
 
     Raises BadInput for anything else at the path, and for a file that cannot be read.
     """
     remedy = "look at what is mounted there in the sidecar's container (kubectl get pod -o yaml)"
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
     except (FileNotFoundError, NotADirectoryError) as error:
         if os.path.lexists(path):
             raise BadInput(f"{path} is a link to nothing", remedy) from error
@@ -59,7 +61,7 @@ def read_claim(root: str, claim: NetworkClaim) -> Device:
     Raises Refused (dra-not-mounted: no file of that claim; no-source: files, and no socket or more than one), BadInput.
     """
     where = f"claim {claim.name!r}, request {claim.request!r}"
-    for name in (claim.name, claim.request):
+    for name in (claim.name, claim.request, claim.named):
         if name and not _NAME.fullmatch(name):
             raise BadInput(
                 f"{where}: {name[:64]!r} is not a name that Kubernetes gives", "correct the VM's networks and resourceClaims"
@@ -68,6 +70,12 @@ def read_claim(root: str, claim: NetworkClaim) -> Device:
         files = [path for directory in layout for path in _metadata_files(directory)]
         if files:
             return _only_port(files, claim, where)
+    if others := sorted({request.name for claims in _claims(Path(root), claim) for request in _directories(claims)}):
+        raise DefinitionRefused(
+            "no-source",
+            f"{where}: the claim has no such request in the sidecar's container, but: {', '.join(others)[:200]}",
+            "name one of the claim's requests in the VM's network (resourceClaim.requestName)",
+        )
     raise DefinitionRefused(
         "dra-not-mounted", f"{where}: no device metadata below {root} in the sidecar's container", _MOUNT_REMEDY
     )
@@ -76,13 +84,18 @@ def read_claim(root: str, claim: NetworkClaim) -> Device:
 def _layouts(root: Path, claim: NetworkClaim) -> list[list[Path]]:
     """The directories where the claim's files can be, the likeliest layout first (see `dra`).
 
-    A claim that the VM names by resourceClaimName is below that name, which a network does not tell: all are looked at.
+    Where the VM does not say whether the claim is made of a template, all that it may name are looked at.
     """
-    return [
-        _requests(root / "resourceclaimtemplates" / claim.name, claim.request),
-        _requests(root / claim.name, claim.request),
-        [each for direct in _directories(root / "resourceclaims") for each in _requests(direct, claim.request)],
-    ]
+    found = [_requests(each, claim.request) for each in _claims(root, claim)]
+    if claim.named is None:
+        found.append([each for direct in _directories(root / "resourceclaims") for each in _requests(direct, claim.request)])
+    return found
+
+
+def _claims(root: Path, claim: NetworkClaim) -> list[Path]:
+    """The directories that a claim of that name can have."""
+    known = root / "resourceclaims" / claim.named if claim.named else root / "resourceclaimtemplates" / claim.name
+    return [known, root / claim.name]
 
 
 def _requests(claim: Path, request: str) -> list[Path]:

@@ -2,7 +2,8 @@
 
 For each network of the binding, the first source that knows a path is taken:
 
-1. DRA metadata, for a network with a resourceClaim (`dra`): the driver made the port and the directory.
+1. DRA metadata, for a network with a resourceClaim (`dra`): the driver made the port and the directory. Without it, what the
+   claim itself brings into the sidecar's container (`claim_directory`).
 2. network-info (`network_info`): device-info of type vhost-user, that is, a device plugin and a CNI made them.
 3. the annotation's explicit `path` (`annotation`): for a CNI that publishes no device-info.
 4. the deterministic path (`userspace_cni.pod.launcher`), where our own plugin makes it: a function of the network's name.
@@ -17,8 +18,8 @@ before the sidecar runs and else a second or two later. No file: the binding is 
 nothing will come. A filled file is complete, and what it lacks will not come (`network_info` says why). An empty one may fill
 up, or stay empty for good (KubeVirt before 1.8 with a CNI that has no device-info, as ours): it is waited for as long as
 `SidecarPlaces.patience` says, once in the sidecar's life, because every start of such a VM pays it. A claim's files are
-mounted before the container runs; they get the same patience. Each call looks at least once, so that what comes later counts
-from then on.
+mounted before the container runs; they get the same patience, unless the claim itself tells the socket. Each call looks at
+least once, so that what comes later counts from then on.
 
 It never decides between two who tell different things: the VM's MAC and the CNI's, the MTU asked for and the port's, the role
 asked for and the port's. A VM made so would start and not be reached; its definition is refused instead.
@@ -33,6 +34,7 @@ from typing import Final
 
 from kubevirt.agreement import settle_mac, settle_mode, settle_mtu
 from kubevirt.annotation import ANNOTATION, InterfaceAnnotation, read_annotation
+from kubevirt.claim_directory import find_in_directory
 from kubevirt.dra import Device
 from kubevirt.mounted_files import read_claim, read_file
 from kubevirt.network_info import NetworkInfoEntry, read_network_info
@@ -40,7 +42,7 @@ from kubevirt.patience import Patience
 from kubevirt.sidecar_errors import BadInput, DefinitionRefused, KubevirtError
 from kubevirt.taken_sockets import CLUSTER_ROOTS, OWNER_ROOTS, TakenSockets, check_owners, check_path
 from kubevirt.vm_socket_source import Origin, Role, VmSocketSource
-from kubevirt.vmi import VirtualMachine, VmInterface, VmNetwork, find_bound_interfaces
+from kubevirt.vmi import NetworkClaim, VirtualMachine, VmInterface, VmNetwork, find_bound_interfaces
 from userspace_cni.pod import launcher
 
 POLL_S: Final = 0.1
@@ -57,7 +59,8 @@ Log = Callable[[str], None]
 class SidecarPlaces:
     """Where to look in the sidecar's container, and where sockets may be in the compute container.
 
-    `patience`: with what may never come, that of the whole process. `roots`: for paths from the annotation.
+    `patience`: with what may never come, that of the whole process. `roots`: for paths from the annotation. `environment`: the
+    container's.
     """
 
     podinfo: str = "/etc/podinfo/network-info"
@@ -65,6 +68,7 @@ class SidecarPlaces:
     patience: Patience = field(default_factory=Patience)
     roots: tuple[str, ...] = OWNER_ROOTS
     cluster_roots: tuple[str, ...] = CLUSTER_ROOTS
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -72,7 +76,7 @@ class _Told:
     """What the files say. `info` is None while network-info is empty; `state` says what it is like, for the log.
 
     `failures`: what another look might find different, by network; "" is network-info, where None means that it is only empty.
-    `missed_s`: seconds since an empty network-info was met first.
+    `missed_s`: seconds since an empty network-info was met first. `unread`: why a network's device is not from metadata.
     """
 
     info: Mapping[str, NetworkInfoEntry] | None = None
@@ -80,6 +84,7 @@ class _Told:
     devices: dict[str, Device] = field(default_factory=dict)
     failures: dict[str, KubevirtError | None] = field(default_factory=dict)
     missed_s: float = 0.0
+    unread: dict[str, str] = field(default_factory=dict)
 
     @property
     def missing(self) -> set[str]:
@@ -113,7 +118,7 @@ def resolve(
     specs = read_annotation(machine.annotations.get(ANNOTATION, ""), machine.networks.keys())
     networks = [_network_of(machine, interface) for interface in wanted]
     _warn_of_mixture(machine, log)
-    told = _wait_for(networks, places, deadline_s)
+    told = _wait_for(machine, networks, places, deadline_s)
     sources: dict[str, VmSocketSource] = {}
     taken: TakenSockets[str] = TakenSockets()
     for interface, network in zip(wanted, networks, strict=True):
@@ -148,11 +153,11 @@ def _warn_of_mixture(machine: VirtualMachine, log: Log) -> None:
         )
 
 
-def _wait_for(networks: Sequence[VmNetwork], places: SidecarPlaces, deadline_s: float) -> _Told:
+def _wait_for(machine: VirtualMachine, networks: Sequence[VmNetwork], places: SidecarPlaces, deadline_s: float) -> _Told:
     """Look until there is nothing more to expect, or the patience or the time is at its end."""
     end = time.monotonic() + deadline_s
     while True:
-        told = _look(networks, places)
+        told = _look(machine, networks, places)
         left = min(places.patience.left(told.missing), end - time.monotonic())
         if left <= 0:
             told.missed_s = places.patience.spent(_EMPTY)
@@ -160,7 +165,7 @@ def _wait_for(networks: Sequence[VmNetwork], places: SidecarPlaces, deadline_s: 
         time.sleep(min(POLL_S, left))
 
 
-def _look(networks: Sequence[VmNetwork], places: SidecarPlaces) -> _Told:
+def _look(machine: VirtualMachine, networks: Sequence[VmNetwork], places: SidecarPlaces) -> _Told:
     told = _Told()
     if not all(network.claim for network in networks):
         _look_at_network_info(told, places)
@@ -169,8 +174,24 @@ def _look(networks: Sequence[VmNetwork], places: SidecarPlaces) -> _Told:
             try:
                 told.devices[network.name] = read_claim(places.claims, network.claim)
             except KubevirtError as error:
-                told.failures[network.name] = error
+                _look_at_directory(told, machine, network.name, network.claim, places, error)
     return told
+
+
+def _look_at_directory(
+    told: _Told, machine: VirtualMachine, network: str, claim: NetworkClaim, places: SidecarPlaces, failure: KubevirtError
+) -> None:
+    """`failure`: why there is no metadata, which is told where the claim itself tells nothing either."""
+    device = None
+    try:
+        if not isinstance(failure, BadInput):  # what is there and cannot be read is not passed over
+            device = find_in_directory(places.environment, machine, claim)
+    except BadInput as error:
+        failure = error
+    if device:
+        told.devices[network], told.unread[network] = device, failure.message
+    else:
+        told.failures[network] = failure
 
 
 def _look_at_network_info(told: _Told, places: SidecarPlaces) -> None:
@@ -188,6 +209,9 @@ def _look_at_network_info(told: _Told, places: SidecarPlaces) -> None:
 def _find(network: VmNetwork, told: _Told, spec: InterfaceAnnotation, places: SidecarPlaces) -> _FoundSocket:
     """Take the first source that knows a path."""
     device, attached = told.devices.get(network.name), _attached(network, told)
+    if device and network.claim and network.name in told.unread:
+        where = f"the directory of claim {network.claim.name!r}"
+        return _FoundSocket("claim", device.path, None, places.cluster_roots, where, (f"DRA: {told.unread[network.name]}",))
     if device and network.claim:
         where = f"DRA metadata of claim {network.claim.name!r}" + (f" ({device.driver})" if device.driver else "")
         return _FoundSocket("dra", device.path, None, places.cluster_roots, where, ())
@@ -252,7 +276,8 @@ def _with_facts(
 ) -> tuple[VmSocketSource, list[str]]:
     """The source with all facts, and remarks on them for the log."""
     device, attached = told.devices.get(network.name), _attached(network, told)
-    mac, mac_from = settle_mac(machine, interface, _interface_name(network), (device.mac if device else "") or attached.mac)
+    mac_told = (device.mac if device else "") or attached.mac
+    mac, mac_from = settle_mac(machine, interface, _interface_name(network), mac_told, of_claim=network.claim is not None)
     port_mtu = (device.mtu if device else None) or attached.mtu
     source = VmSocketSource(
         path=found.path,

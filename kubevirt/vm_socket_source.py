@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Role = Literal["server", "client"]
-Origin = Literal["dra", "device-info", "path", "annotation"]
+Origin = Literal["dra", "claim", "device-info", "path", "annotation"]
 
 
 @dataclass(frozen=True)

@@ -47,10 +47,14 @@ class VmInterface:
 
 @dataclass(frozen=True)
 class NetworkClaim:
-    """`resourceClaim` of a network: name in the pod's `resourceClaims`, and which request of that claim."""
+    """`resourceClaim` of a network: name in the pod's `resourceClaims`, and which request of that claim.
+
+    `named`: the ResourceClaim that the VM names there, "" where a template makes one for each pod, None where it says neither.
+    """
 
     name: str
     request: str = ""
+    named: str | None = None
 
 
 @dataclass(frozen=True)
@@ -97,14 +101,15 @@ def read_vmi(raw: bytes | str | Mapping[str, Any]) -> VirtualMachine:
     """Read the VM of a VMI's JSON, as text or decoded. Raises BadInput naming the JSON path of what is wrong."""
     root = _JsonNode("", raw if isinstance(raw, Mapping) else _decoded(raw))
     metadata, spec = root.child("metadata"), root.child("spec")
-    domain = spec.child("domain")
+    domain, named = spec.child("domain"), _named_claims(spec)
     devices = domain.child("devices")
+    networks = _unique(spec, "networks", lambda each: _network(each, named), lambda each: each.name)
     return VirtualMachine(
         namespace=metadata.require("namespace"),
         name=metadata.require("name"),
         uid=metadata.text("uid"),
         interfaces=tuple(_unique(devices, "interfaces", _interface, lambda each: each.network)),
-        networks={each.name: each for each in _unique(spec, "networks", _network, lambda each: each.name)},
+        networks={each.name: each for each in networks},
         annotations=metadata.texts("annotations"),
         vcpus=_vcpus(domain.child("cpu")),
         multiqueue=devices.flag("networkInterfaceMultiqueue"),
@@ -217,12 +222,22 @@ def _interface(node: _JsonNode) -> VmInterface:
     )
 
 
-def _network(node: _JsonNode) -> VmNetwork:
+def _named_claims(spec: _JsonNode) -> dict[str, str | None]:
+    """For each claim of the VM the ResourceClaim that it names, as `NetworkClaim` has it."""
+    found: dict[str, str | None] = {}
+    for each in spec.children("resourceClaims"):
+        named = each.text("resourceClaimName")
+        found[each.text("name")] = named or ("" if each.text("resourceClaimTemplateName") else None)
+    return found
+
+
+def _network(node: _JsonNode, named: Mapping[str, str | None]) -> VmNetwork:
     claim = node.child("resourceClaim")
+    name = claim.require("claimName") if node.is_present("resourceClaim") else ""
     return VmNetwork(
         name=node.require("name"),
         multus=node.child("multus").text("networkName"),
-        claim=NetworkClaim(claim.require("claimName"), claim.text("requestName")) if node.is_present("resourceClaim") else None,
+        claim=NetworkClaim(name, claim.text("requestName"), named.get(name)) if name else None,
         pod=node.is_present("pod") or node.child("multus").flag("default"),
     )
 

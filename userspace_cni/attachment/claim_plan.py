@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from userspace_cni.attachment.planned import Attachment
 from userspace_cni.attachment.steps import ClaimDirectory, ClaimFile, PodMount, PortRef, Step
+from userspace_cni.pod import claimed
 from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
 
 CDI_VERSION: Final = "0.5.0"
@@ -114,9 +115,8 @@ class ClaimRequest:
         return number == self.numbers[0]
 
     def name_in_pod(self, number: int) -> str:
-        """What tells the device apart from all others of its pod: the claim as the pod calls it, the request, and which of the
-        request's devices it is. The same in every pod of a VM whose claims are made of one template."""
-        return f"{self._called}/{self.base}/{self.numbers.index(number)}"
+        """What tells the device apart from all others of its pod, the same in every pod of a VM."""
+        return claimed.name_in_pod(self._called, self.base, self.numbers.index(number))
 
     def directory_name(self, number: int) -> str:
         """The name of the device's directory in containers."""
@@ -134,13 +134,12 @@ class ClaimRequest:
 
     @property
     def _called(self) -> str:
-        return f"resourceclaimtemplates/{self.pod_claim}" if self.pod_claim else f"resourceclaims/{self.claim}"
+        return claimed.called(self.pod_claim, self.claim)
 
     @property
     def variable(self) -> str:
         """The environment variable with the directories of the request's sockets."""
-        text = f"{self.pod_claim or self.claim}_{self.base}"
-        return f"USERSPACE_CNI_DIRS_{re.sub('[^A-Z0-9]', '_', text.upper())}"
+        return claimed.variable(self.pod_claim or self.claim, self.base)
 
 
 def device_part(uid: str, number: int) -> str:

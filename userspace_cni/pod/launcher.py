@@ -24,9 +24,6 @@ DIRECTORY = "vhostuser"
 MAPPED_DIR = f"{MOUNT}/{DIRECTORY}/"
 """That directory as QEMU sees it."""
 
-CLAIMED_SOCKET = "vhost.sock"
-"""The socket's name in the directory of a device of a claim."""
-
 DOMAIN = "kubevirt.io/domain"
 """Annotation of a launcher pod: the VM's name."""
 

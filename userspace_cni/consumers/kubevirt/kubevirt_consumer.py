@@ -20,7 +20,7 @@ from userspace_cni.cni.json_values import read_typed
 from userspace_cni.cni.options import Access, Role, Warn
 from userspace_cni.cni.request import Request
 from userspace_cni.consumers import pod_volumes
-from userspace_cni.pod import launcher
+from userspace_cni.pod import claimed, launcher
 
 _WITH_CONSUMER: Final = "with consumer 'kubevirt'"
 _DIRECTORY_MODE: Final = 0o755
@@ -101,7 +101,7 @@ class KubevirtConsumer:
 
     def socket_file(self, ifname: str) -> str:
         """The name that the sidecar derives too; a device of a claim has a directory of its own."""
-        return launcher.CLAIMED_SOCKET if self.claimed else launcher.socket_file(ifname)
+        return claimed.SOCKET if self.claimed else launcher.socket_file(ifname)
 
     def derive_mac(self, request: Request, pod: Pod) -> str:
         """A MAC of the VM and its interface: the same in every pod of the VM."""
