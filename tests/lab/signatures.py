@@ -48,6 +48,7 @@ CHAPTERS: Final = {
         "MemoryShort",
         "SocketRefused",
         "NegotiationFailed",
+        "MessageRefused",
         "TimedOut",
         "Disconnected",
         "Closed",

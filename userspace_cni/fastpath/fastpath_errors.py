@@ -3,7 +3,8 @@
     FastPathError              step: what happened; what to look at
     ├── MemoryShort            no pages, no descriptors: nothing was shared yet
     ├── SocketRefused          a path cannot be listened on or connected to
-    ├── NegotiationFailed      the other side refused a message, or offers less than is needed
+    ├── NegotiationFailed      the other side offers less than is needed
+    │   └── MessageRefused     it refused a message; a moment later it may take it
     ├── TimedOut               the deadline passed; the text names what was awaited
     ├── Disconnected           the other side hung up; attaching again may help
     ├── Closed                 this process closed it, perhaps in another thread
@@ -43,6 +44,10 @@ class SocketRefused(FastPathError):
 
 class NegotiationFailed(FastPathError):
     """The other side refused the message `step`, or does not offer a requested feature."""
+
+
+class MessageRefused(NegotiationFailed):
+    """The other side refused the message `step`, perhaps for a moment: DPDK does while it has no memory for a ring."""
 
 
 class TimedOut(FastPathError):

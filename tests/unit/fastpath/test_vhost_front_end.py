@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +27,7 @@ from userspace_cni.fastpath.fastpath_errors import (
     Closed,
     Disconnected,
     FastPathError,
+    MessageRefused,
     NegotiationFailed,
     PeerError,
     SocketRefused,
@@ -240,7 +242,7 @@ def test_each_message_refused(path: Path) -> None:
         if step in ANSWERED and not name.startswith("GET_"):
             refusal = struct.pack("=IIIQ", VhostRequest[name], FLAGS_REPLY, 8, 1)
             error = failure(path, at(step, refusal))
-            assert isinstance(error, NegotiationFailed)
+            assert isinstance(error, MessageRefused)
             assert (error.step, error.look_at) == (name, error.look_at)
             assert "ovs-vswitchd.log" in str(error)
 
@@ -259,8 +261,33 @@ def test_acknowledgements_that_come_together(path: Path) -> None:
     path.unlink()
     for step in steps:
         error = failure(path, together(step))
-        assert isinstance(error, NegotiationFailed)
+        assert isinstance(error, MessageRefused)
         assert error.step == ATTACHMENT[step]
+
+
+NO_MEMORY = at(ATTACHMENT.index("SET_VRING_NUM"), struct.pack("=IIIQ", VhostRequest.SET_VRING_NUM, FLAGS_REPLY, 8, 1))
+"""A back-end that has no memory for a ring."""
+
+
+def test_a_refusal_that_passes(path: Path) -> None:
+    """A listener awaits the back-end that refused a message once more; the refusal is the error if it does not come."""
+    with nothing_left(), FrontEndListener(str(path), SMALL) as listener, ThreadPoolExecutor(1) as pool:
+        accepted = pool.submit(listener.accept, 60)
+        with dialling_back_end(path, NO_MEMORY) as refusing:
+            wait_until(lambda: refusing.errors, what="the front-end to hang up")
+        with dialling_back_end(path), accepted.result(60) as front_end:
+            assert front_end.is_alive()
+        with dialling_back_end(path, NO_MEMORY), pytest.raises(MessageRefused, match="SET_VRING_NUM"):
+            listener.accept(1)
+
+
+def test_a_refusal_of_a_reattachment_that_passes(path: Path) -> None:
+    """A back-end to which we attach again is asked again, too."""
+    with back_end(path) as peer, attach(path) as front_end:
+        refusals = [NO_MEMORY, NO_MEMORY]
+        peer.answer = lambda number, message: (refusals.pop() if number == 8 and refusals else good)(number, message)
+        front_end.reattach(60)
+        assert (front_end.is_alive(), refusals) == (True, [])
 
 
 def test_each_message_left_unanswered(path: Path) -> None:

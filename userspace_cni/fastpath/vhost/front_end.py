@@ -27,8 +27,10 @@ from userspace_cni.fastpath.fastpath_errors import (
     Disconnected,
     FastPathError,
     MemoryShort,
+    MessageRefused,
     PeerError,
     SocketRefused,
+    TimedOut,
 )
 from userspace_cni.fastpath.memory.hugepages import format_size, read_machine_pools
 from userspace_cni.fastpath.memory.memfd import Memory
@@ -176,7 +178,7 @@ class FrontEnd(VhostPort):
         deadline = Instant.after(timeout_s)
         front_end = cls(source, options)
         try:
-            front_end._attach(deadline, again=False)
+            front_end._attach_in_time(deadline, (MessageRefused,) if source.exclusive else (), again=False)
         except BaseException:
             front_end.close()
             raise
@@ -233,21 +235,13 @@ class FrontEnd(VhostPort):
     def reattach(self, timeout_s: float = ATTACH_SECONDS) -> None:
         """Attach again, with empty rings: after the back-end hung up, or `detach`. Detaches first when it is still attached.
 
-        Retries until the time is over while no back-end listens or connects, or it hangs up. Raises as `connect`, and Closed.
+        Retries in that time while no back-end listens or connects, or one hangs up or refuses. Raises as `connect`, and Closed.
         """
         deadline = Instant.after(timeout_s)
         with self._lifecycle:
             with suppress(FastPathError):  # half of the time is kept for the next back-end, in case this one is stuck
                 self.detach(deadline.remaining() / 2)
-            while True:
-                try:
-                    self._attach(deadline, again=True)
-                except Disconnected:
-                    if deadline.remaining() <= _RETRY_SECONDS:
-                        raise
-                    self._pause()
-                    continue
-                return
+            self._attach_in_time(deadline, (Disconnected, MessageRefused), again=True)
 
     def detach(self, timeout_s: float = ATTACH_SECONDS) -> None:
         """Hang up: the port is down, and ready for the next connection. A listener's back-end first gives the rings back.
@@ -314,6 +308,20 @@ class FrontEnd(VhostPort):
                 Handshake(channel, Instant.after(seconds)).stop(self._agreed, len(self._queues))
         finally:
             channel.shutdown()
+
+    def _attach_in_time(self, deadline: Instant, passing: tuple[type[FastPathError], ...], *, again: bool) -> None:
+        """Attach; once more after an error that may pass, until the time is over: then a refusal is what is raised."""
+        refused: MessageRefused | None = None
+        while True:
+            try:
+                return self._attach(deadline, again=again)
+            except TimedOut as late:
+                raise (refused or late) from None
+            except passing as error:
+                if deadline.remaining() <= _RETRY_SECONDS:
+                    raise
+                refused = error if isinstance(error, MessageRefused) else None
+            self._pause()
 
     def _attach(self, deadline: Instant, *, again: bool) -> None:
         with self._lifecycle:
@@ -429,8 +437,8 @@ class FrontEndListener(Closing):
     def accept(self, timeout_s: float = ATTACH_SECONDS) -> FrontEnd:
         """Wait for the next back-end, within `timeout_s` seconds; returns the front-end that is attached to it.
 
-        Raises TimedOut, NegotiationFailed, Disconnected, PeerError, MemoryShort, and Closed when the listener is closed
-        meanwhile.
+        One that refuses a message is awaited again: OVS has no memory for rings while it makes buffers, and comes again soon.
+        Raises TimedOut, NegotiationFailed, Disconnected, PeerError, MemoryShort, and Closed when the listener is closed.
         """
         return FrontEnd._attached_to(self, self.options, timeout_s)  # noqa: SLF001 - two halves of one thing
 

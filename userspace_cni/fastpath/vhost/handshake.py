@@ -14,7 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from userspace_cni.fastpath.fastpath_errors import BreachReason, Closed, Disconnected, NegotiationFailed, PeerError, TimedOut
+from userspace_cni.fastpath.fastpath_errors import (
+    BreachReason,
+    Closed,
+    Disconnected,
+    MessageRefused,
+    NegotiationFailed,
+    PeerError,
+    TimedOut,
+)
 from userspace_cni.fastpath.vhost.channel import Channel
 from userspace_cni.fastpath.vhost.offloads import NO_OFFLOADS, agree_offloads
 from userspace_cni.fastpath.vhost.vhost_messages import (
@@ -213,7 +221,7 @@ class Handshake:
                 continue
             result = unpack_u64(self._reply(request))
             if result:
-                raise NegotiationFailed(request.name, f"the other side refused it (acknowledged with {result})", _LOG)
+                raise MessageRefused(request.name, f"the other side refused it (acknowledged with {result})", _LOG)
 
     def _number(self, request: VhostRequest) -> int:
         return unpack_u64(self._reply(request))
