@@ -105,7 +105,7 @@ class SessionRows:
     def _marked(self, scope: str) -> Iterable[Any]:
         return (row for table in self._replica.tables for row in self._session.rows(table) if scope_of(row) == scope)
 
-    def members(self, row: FoundRow, column: str) -> set[Any]:
+    def members(self, row: FoundRow, column: str) -> frozenset[Any]:
         return read_references(row.row, column)
 
     def is_held(self, row: FoundRow, within: Within, holder: uuid.UUID) -> bool:

@@ -1,4 +1,4 @@
-"""Values of replicated rows, read at a fraction of what ovs.db.idl takes for it, and values as OVSDB writes them (RFC 7047, 5.1).
+"""Values of replicated rows, as `kept_values` has them, and values as OVSDB writes them (RFC 7047, 5.1).
 
 Only for rows that no transaction has changed: a Draft changes none.
 """
@@ -9,8 +9,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-import ovs.db.data
-import ovs.db.types
+from userspace_cni.ovsdb.kept_values import default_of
 
 Json = tuple[str, Any]
 """A set, a map or a reference as OVSDB writes it."""
@@ -18,24 +17,12 @@ Json = tuple[str, Any]
 
 def value_of(row: Any, column: str) -> Any:
     """The value of `row.column`: a map is a dict, a set or an optional value is a sorted list."""
-    datum = dict.get(row._data, column)  # noqa: SLF001
-    if datum is None:  # it has its default: ovs.db.idl would make a Datum of that for each look
-        return _default_of(row._table.columns[column].type)  # noqa: SLF001
-    kind = datum.type
-    if kind.is_map():
-        return {key.value: value.value for key, value in datum.values.items()}
-    if kind.is_scalar():
-        return next(iter(datum.values)).value
-    return sorted(key.value for key in datum.values)
-
-
-def _default_of(kind: Any) -> Any:
-    """What a column of this type has unless it is written."""
-    if kind.is_map():
-        return {}
-    if kind.is_scalar():
-        return kind.key.default().value
-    return []
+    value = dict.get(row._data, column)  # noqa: SLF001
+    if value is None:
+        value = default_of(row._table.columns[column].type)  # noqa: SLF001
+    if isinstance(value, dict):
+        return value.copy()
+    return sorted(value) if isinstance(value, frozenset) else value
 
 
 def columns_of(row: Any, *names: str) -> dict[str, Any]:
@@ -45,16 +32,21 @@ def columns_of(row: Any, *names: str) -> dict[str, Any]:
 
 def refers(row: Any, column: str, target: uuid.UUID) -> bool:
     """Whether the column's set of UUIDs contains `target`, without reading the others."""
-    return ovs.db.data.Atom(ovs.db.types.UuidType, target) in row._data[column].values  # noqa: SLF001
+    return target in _members(row, column)
 
 
-def read_references(row: Any, column: str) -> set[Any]:
+def read_references(row: Any, column: str) -> frozenset[Any]:
     """The members of a column that is a set, mostly of UUIDs."""
-    return {key.value for key in row._data[column].values}  # noqa: SLF001
+    return _members(row, column)
 
 
 def count(row: Any, column: str) -> int:
-    return len(row._data[column].values)  # noqa: SLF001
+    return len(_members(row, column))
+
+
+def _members(row: Any, column: str) -> frozenset[Any]:
+    members: frozenset[Any] = dict.get(row._data, column, frozenset())  # noqa: SLF001
+    return members
 
 
 def table_of(row: Any) -> str:

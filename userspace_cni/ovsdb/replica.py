@@ -30,6 +30,7 @@ from userspace_cni.base.errors import Unavailable
 from userspace_cni.ovsdb.column_values import table_of, value_of
 from userspace_cni.ovsdb.database import Clause, Database, I, encode_condition
 from userspace_cni.ovsdb.json_parser import Parser
+from userspace_cni.ovsdb.row_updates import UpdatedIdl
 from userspace_cni.ovsdb.streams import why_refused
 
 T = TypeVar("T")
@@ -126,7 +127,7 @@ class Watch(Generic[T]):
             self._replica.watches.pop(self._place, None)
 
 
-class Replica(ovs_idl.Idl, Generic[I]):  # type: ignore[misc]
+class Replica(UpdatedIdl, Generic[I]):
     """The IDL of one connection. Use it with the connection's lock, but `lost` and what the Index allows.
 
     `everything`: replicate all rows from the start and probe the server, instead of only the chosen rows; then the Index is told
