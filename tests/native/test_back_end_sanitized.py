@@ -57,15 +57,18 @@ def test_under_sanitizers(tmp_path: Path) -> None:
     environment = os.environ | {
         "LD_PRELOAD": f"{_library('libasan.so')}:{_library('libubsan.so')}",
         "ASAN_OPTIONS": "detect_leaks=0,handle_segv=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONMALLOC": "malloc",
         "PYTHONPATH": str(place),
     }
     names = ["back_end", "back_end_faults", "back_end_hostile", "back_end_packed", "back_end_packed_faults", "back_end_rings"]
     names += ["fastpath_misuse", "stream_generator", "burst"]
     tests = [f"tests/native/test_{name}.py" for name in names]
-    argv = [sys.executable, "-m", "pytest", "-q", "-c", "pytest.ini", "--timeout=100", *tests]
-    done = subprocess.run(argv, cwd=place, env=environment, capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-8000:]
+    # a sanitizer ends the process: its report must not be in pytest's hands then, and the last line on stdout names the test
+    how = ["-v", "--capture=sys", "--timeout=100"]
+    argv = [sys.executable, "-m", "pytest", "-c", "pytest.ini", *how, *tests]
+    done = subprocess.run(argv, cwd=place, env=environment, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, f"{done.stdout[-8000:]}\n{done.stderr[-8000:]}"
     script = "from userspace_cni.fastpath import _frames, _native; print(_frames.__file__, _native.__file__)"
     loaded = [sys.executable, "-c", script]
     where = subprocess.run(loaded, cwd=place, env=environment, capture_output=True, text=True, check=True).stdout
