@@ -187,6 +187,51 @@ def test_who_forgets_to_close_is_warned(place: Path) -> None:
         assert not path.exists()
 
 
+def test_the_collector_takes_a_port_in_any_order(place: Path) -> None:
+    """A forgotten front-end that is collected after its queues still closes them, and their counters can be read (sanitizers)."""
+    path = place / "s"
+
+    def age() -> None:
+        gc.collect(0)  # what has survived one collection comes behind what is newer in the next full one
+
+    with BackEndListener(path) as listener, ThreadPoolExecutor() as pool:
+        accepted = pool.submit(listener.accept, LONG)
+        front = FrontEnd.connect(path, timeout_s=LONG, connected=age)
+        with accepted.result() as back:
+            back.wait_started(LONG)
+            del front
+            with pytest.warns(ResourceWarning, match="unclosed FrontEnd") as warned:
+                gc.collect()
+            [forgotten] = [warning.source for warning in warned if isinstance(warning.source, FrontEnd)]
+            assert forgotten.pairs[0].counters.tx_frames == 0
+            with pytest.raises(Closed):
+                forgotten.send([FRAME])
+
+
+def test_a_finalizer_can_ask_closed_ports(place: Path) -> None:
+    """A `__del__` of a program's own object reads the counts of ports and of a pump that are collected with it (sanitizers)."""
+    seen: list[int] = []
+
+    class Program:
+        def __init__(self, *ports: VhostPort, pump: Pump) -> None:
+            self.ports, self.pump, self.itself = ports, pump, self
+
+        def __del__(self) -> None:
+            seen.extend(port.pairs[0].counters.tx_frames for port in self.ports)
+            seen.append(self.pump.carried.to_ring.frames)
+
+    def run() -> None:
+        with ExitStack() as stack:
+            front, back = made(place / "s", stack)
+            pump = stack.enter_context(Pump(stack.enter_context(Tap())))
+            assert front.send([FRAME]) == 1
+            Program(front, back, pump=pump)
+
+    run()
+    gc.collect()
+    assert seen == [1, 0, 0]
+
+
 def test_a_program_that_ends_with_open_ports(place: Path) -> None:
     """It ends as any program: no crash, no complaint, no hanging thread."""
     program = """

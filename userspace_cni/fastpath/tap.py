@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.fastpath._native import ffi, lib
 from userspace_cni.fastpath.fastpath_errors import Closed, FastPathError, MemoryShort
+from userspace_cni.fastpath.memory.owned import own
 from userspace_cni.fastpath.vhost.offloads import NO_OFFLOADS, SEND_OFFLOADS, takes_large
 from userspace_cni.fastpath.vhost.vhost_messages import Feature
 from userspace_cni.linux.closing import Closing
@@ -216,7 +217,7 @@ class Pump(Closing):
         if pump == ffi.NULL:
             os.close(self._stop)
             raise MemoryShort("making a pump", f"no memory for frames of {mtu} bytes")
-        self._pump: Any = ffi.gc(pump, lib.fp_pump_free)
+        self._pump: Any = own(pump, lib.fp_pump_free)
 
     def follow(self, features: Feature, *, large: bool = True) -> None:
         """Set the tap's offloads, and whether large frames are cut here, by what was agreed on; no run may be under way.

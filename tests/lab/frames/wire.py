@@ -17,6 +17,7 @@ from typing import Any
 
 from userspace_cni.fastpath._native import ffi, lib
 from userspace_cni.fastpath.fastpath_errors import FastPathError
+from userspace_cni.fastpath.memory.owned import own
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.linux.closing import Closing
 
@@ -125,7 +126,7 @@ class Wire(Closing):
 
     def _queue(self, size: int, room: int, transmit: int) -> tuple[Any, Side]:
         memory = memoryview(mmap.mmap(-1, lib.fp_driver_bytes(size, room)))
-        queue = ffi.gc(lib.fp_driver_new(ffi.from_buffer(memory), size, room, transmit), lib.fp_driver_free)
+        queue = own(lib.fp_driver_new(ffi.from_buffer(memory), size, room, transmit), lib.fp_driver_free)
         lib.fp_driver_attach(queue, 0, 1, 0, -1, -1 if transmit else self._calls[-1])
         lib.fp_start(queue)
         self._queues.append(queue)

@@ -34,6 +34,7 @@ from userspace_cni.fastpath.fastpath_errors import (
 )
 from userspace_cni.fastpath.memory.hugepages import format_size, read_machine_pools
 from userspace_cni.fastpath.memory.memfd import Memory
+from userspace_cni.fastpath.memory.owned import own
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.vhost.channel import Channel, Peer
 from userspace_cni.fastpath.vhost.handshake import AgreedFeatures, Handshake, RingSetup, WantedFeatures
@@ -393,8 +394,7 @@ class FrontEnd(VhostPort):
                 offset += size
                 self._kicks.append(_eventfd("making queues"))
                 self._calls.append(-1 if transmit else _eventfd("making queues"))
-        queues = self._queues
-        self.pairs = tuple(QueuePair(index, queues[2 * index + 1], queues[2 * index], self) for index in range(pairs))
+        self.pairs = tuple(QueuePair(index, self._queues[2 * index + 1], self._queues[2 * index], self) for index in range(pairs))
 
     def _queue(self, offset: int, shape: QueueShape, transmit: int) -> Any:
         assert self._memory is not None  # noqa: S101 - for mypy
@@ -402,7 +402,7 @@ class FrontEnd(VhostPort):
         if queue == ffi.NULL:
             raise MemoryShort("making queues", os.strerror(ffi.errno), "memory limit of this process")
         queue.headers = bool(self.options.offloads) or self.options.headers
-        return ffi.gc(queue, lib.fp_driver_free)
+        return own(queue, lib.fp_driver_free)
 
     def _pause(self) -> None:
         """Wait before a retry; `close` ends the wait."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from userspace_cni.fastpath._native import ffi, lib
 from userspace_cni.fastpath.fastpath_errors import BreachReason, FastPathError, MemoryShort, PeerError, RingFault
+from userspace_cni.fastpath.memory.owned import own
 from userspace_cni.fastpath.rings.queue_pair import REASONS
 from userspace_cni.fastpath.vhost.lent_memory import LentMemory
 from userspace_cni.fastpath.vhost.vhost_messages import RING_SIZE_MAX, Feature, VringAddress
@@ -37,7 +38,7 @@ class Vring:
         if not queue:
             raise MemoryShort(f"vring {index}", "no memory or descriptors for a queue", "limit of open files (ulimit -n)")
         self.index = index
-        self.queue: Any = ffi.gc(queue, lib.fp_device_free)
+        self.queue: Any = own(queue, lib.fp_device_free)
         queue.headers = headers
         self.started = False
         self.running = False
