@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,15 @@ DEVICE_INFO_DIR = "/var/run/k8s.cni.cncf.io/devinfo"
 DEVICE_INFO = Path(f"{DEVICE_INFO_DIR}/cni").resolve()
 LEASES = Path("/var/lib/cni/networks")
 """host-local's default, which the recorded configurations use."""
+_TURN = Path("/run/lock/userspace-cni-recordings")
+
+
+@contextmanager
+def turn() -> Iterator[None]:
+    """Wait until no other test on this machine replays: the paths of a recording are the machine's own, on lanes, too."""
+    with _TURN.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager
@@ -38,7 +48,8 @@ def moved(path: Path, to: Path) -> Iterator[None]:
     finally:
         subprocess.run(["umount", str(path)], check=True)
         for each in missing:
-            each.rmdir()
+            with suppress(OSError):  # a runtime of another test has something in it by now
+                each.rmdir()
 
 
 class Replay:
@@ -76,6 +87,7 @@ def replay(node: Node, sandbox: str) -> Iterator[Callable[[str], Replay]]:
     """Makes a replay of a recording, whose absolute paths lead into this test's node."""
     node.settings["USERSPACE_CNI_DEVICE_INFO_DIR"] = DEVICE_INFO_DIR
     with ExitStack() as stack:
+        stack.enter_context(turn())
         stack.enter_context(moved(LEASES, node.ipam_dir))
         stack.enter_context(moved(DEVICE_INFO, node.device_info))
         yield lambda name: Replay(node, sandbox, name)
