@@ -21,11 +21,11 @@ from tests.lab.lanes.programs import NotMade, programs
 from tests.lab.lanes.table import LANES, lane
 from tests.lab.suite import checks, seconds
 from tests.lab.suite.beds import Making
-from tests.lab.suite.calls import Call, Result, again
+from tests.lab.suite.calls import Result, again
 from tests.lab.suite.changed import select, told
 from tests.lab.suite.exercised import ROOT
-from tests.lab.suite.groups import LANE, ONE_MORE, ORDERED, QUICK, ROOTLESS, SHARED, Group, files, groups, idle, kinds, samples
-from tests.lab.suite.lines import SLOWEST, Line
+from tests.lab.suite.groups import ALL_OURS, LANE, ORDERED, QUICK, ROOTLESS, SHARED, files, groups, idle, kinds, samples
+from tests.lab.suite.lines import GroupRun, Line
 from tests.lab.suite.table import Row, summary
 
 LIST = "--list"
@@ -87,43 +87,29 @@ def judge(before: list[Row], tests: list[Row]) -> bool:
 
 def run_groups(tests: Sequence[str], *, with_lanes: bool = False) -> list[Row]:
     """Run the groups, in parallel where they may."""
-    sharing = ONE_MORE if idle() else SHARED
+    sharing = ALL_OURS if idle() else SHARED
     planned = groups(tests, sharing)
-    sampled = samples(sharing) if with_lanes else ()
+    sampled = samples() if with_lanes else ()
     with ExitStack() as stack:
         making = Making([bed for group in (*planned, *sampled) for bed in group.beds])
         stack.callback(making.stop)
-        beside = Line((planned.rootless, planned.cluster), making)
+        beside = Line((planned.rootless, planned.cluster, *sampled), making)
         stack.callback(beside.stop)
         rows = []
         if planned.shared.files:
-            say("tests that share the machine; the rootless ones and those of the cluster run meanwhile")
-            rows += [run_group(planned.shared)]
-        say("waiting for the rootless tests and those of the cluster")
+            say("tests that share the machine; the rootless ones, those of the cluster and the samples on lanes run meanwhile")
+            rows += [GroupRun(planned.shared).row()]
+        say("waiting for the rootless tests, those of the cluster and the samples on lanes")
         rows += beside.rows()
         print(making.wait(), flush=True)
         for group, what in (
             (planned.guests, "tests with virtual machines, two at a time"),
-            *((group, f"a sample on {group.name}") for group in sampled),
             (planned.alone, "tests that run alone"),
         ):
             if group.files:
                 say(what)
-                rows += [run_group(group)]
+                rows += [GroupRun(group).row()]
     return rows
-
-
-def run_group(group: Group) -> Row:
-    """Run a group by itself. A group on a lane that could not be made has not failed, unless the lane is required."""
-    inside: tuple[str, ...] = ()
-    if group.lane:
-        try:
-            inside = programs(lane(group.lane)).inside
-        except NotMade as error:
-            text = f"{group.name}: not made: {error}"
-            print(text, flush=True)
-            return Row(f"{group.name}: not made", Result(failures={"the lane": text} if lane(group.lane).always else {}))
-    return Row(group.name, Call(group.files, (*group.options, SLOWEST), inside=inside).result(), inside=inside)
 
 
 def narrowing(options: str) -> str:
@@ -202,10 +188,10 @@ def run_lane(name: str = "", *options: str) -> int:
     say(f"the demo, on lane {name}")
     demo = run_demo(made.inside)
     rows = []
-    for group in groups(files(*LANE), ONE_MORE if idle() else SHARED):
+    for group in groups(files(*LANE), ALL_OURS if idle() else SHARED):
         if group.files:
             say(f"tests of group {group.name}, on lane {name}")
-            rows.append(run_group(replace(group, lane=name)))
+            rows.append(GroupRun(replace(group, lane=name)).row())
     passed = judge([demo], rows)
     record.keep(name, record.Ran.of(made, [demo, *rows]), record.own_versions())
     page.PAGE.write_text(page.with_table(page.PAGE.read_text(), record.read()))

@@ -23,8 +23,10 @@ SHARED: Final = ("-n", str(CORES), "--dist", "loadfile", "--no-loadscope-reorder
 
 We set the order of the files, because pytest-xdist begins last with files of few tests, some of which are long.
 """
-ONE_MORE: Final = ("-n", str(CORES + 1), *SHARED[2:])
-"""For a machine on which nothing else runs: each process waits for almost half of its time."""
+ALL_OURS: Final = ("-n", str(2 * CORES), *SHARED[2:])
+"""For a machine on which nothing else runs: each process waits for more than half of its time."""
+BESIDE: Final = ("-n", str(CORES), *ROOTLESS[2:])
+"""The rootless tests while others need most of the machine."""
 _LOOK_S: Final = 2.0
 _BUSY_PERCENT: Final = 50.0
 ORDERED: Final = ("shared", "guests")
@@ -105,7 +107,9 @@ class Group:
 
 @dataclass(frozen=True)
 class Groups:
-    """Test files, each in one group: `rootless` and then `cluster` run beside `shared`, then `guests`, and `alone` after all."""
+    """Test files, each in one group: `rootless` and then `cluster`, and samples on the lanes, run beside `shared`; then `guests`,
+    and `alone` after all.
+    """
 
     rootless: Group
     shared: Group
@@ -162,7 +166,7 @@ def groups(tests: Sequence[str], sharing: Sequence[str] = SHARED) -> Groups:
     known = seconds.read()
     shared = longest_first((each for each in tests if each not in {*rootless, *cluster, *guests, *alone}), known)
     return Groups(
-        Group("unit", rootless, ROOTLESS),
+        Group("unit", rootless, BESIDE if len(shared) > len(QUICK) else ROOTLESS),  # they are over long before many others
         Group("shared", shared, tuple(sharing)),
         Group("cluster", cluster),
         Group("guests", longest_first(guests, known), SHARED),
@@ -170,10 +174,10 @@ def groups(tests: Sequence[str], sharing: Sequence[str] = SHARED) -> Groups:
     )
 
 
-def samples(sharing: Sequence[str] = SHARED) -> tuple[Group, ...]:
+def samples() -> tuple[Group, ...]:
     """The tests that each run of the suite has on each lane."""
     ours = longest_first(files(*SAMPLE), seconds.read())
-    return tuple(Group(f"lane {lane.name}", ours, tuple(sharing), lane.name) for lane in LANES)
+    return tuple(Group(f"lane {lane.name}", ours, SHARED, lane.name) for lane in LANES)
 
 
 def _among(places: Iterable[str], tests: Sequence[str]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from tests.lab.lanes.programs import NotMade, Programs
 from tests.lab.lanes.record import Ran, Record
 from tests.lab.lanes.table import LANES, Lane
 from tests.lab.suite import __main__ as suite
-from tests.lab.suite import seconds
+from tests.lab.suite import lines, seconds
 from tests.lab.suite.calls import Call, Result, again
 from tests.lab.suite.exercised import ROOT
 from tests.lab.suite.groups import CORES, LANE, SAMPLE, files, samples
@@ -100,10 +100,11 @@ def test_a_lane_that_is_not_made(always: bool, monkeypatch: pytest.MonkeyPatch, 
     def not_made(_: Lane) -> Programs:
         raise NotMade("apt-get update: exit 100: the archive has no such release")
 
-    monkeypatch.setattr(suite, "programs", not_made)
-    monkeypatch.setattr(suite, "lane", lambda name: Lane(name, (name,), always))
+    for module in (suite, lines):
+        monkeypatch.setattr(module, "programs", not_made)
+        monkeypatch.setattr(module, "lane", lambda name: Lane(name, (name,), always))
     monkeypatch.setattr(suite, "prepare", lambda _: None)
-    row = suite.run_group(samples()[0])
+    row = lines.GroupRun(samples()[0]).row()
     assert (bool(row.failed), row.result.tests) == (always, 0)
     assert suite.run_lane(LANES[0].name) == 1
     told = f"lane {LANES[0].name}: not made: apt-get update: exit 100: the archive has no such release\n"
