@@ -6,7 +6,7 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -185,6 +185,30 @@ def test_who_forgets_to_close_is_warned(place: Path) -> None:
         with pytest.warns(ResourceWarning, match=f"unclosed socket {path}: use `with`"):
             gone.clear()
         assert not path.exists()
+
+
+def test_a_hang_up_never_meets_another_file(ends: tuple[FrontEnd, BackEnd], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who closes a back-end hangs up under a lock, and its thread closes the descriptor under it: no number is used later."""
+    back = ends[1]
+    held: list[bool] = []
+
+    def is_held() -> bool:
+        if free := back._changed.acquire(blocking=False):
+            back._changed.release()
+        return not free
+
+    def spied(method: Callable[[], None]) -> Callable[[], None]:
+        def call() -> None:
+            with ThreadPoolExecutor() as pool:
+                held.append(pool.submit(is_held).result())
+            method()
+
+        return call
+
+    for name in ("shutdown", "close"):
+        monkeypatch.setattr(back._channel, name, spied(getattr(back._channel, name)))
+    back.close()
+    assert held == [True, True]
 
 
 def test_the_collector_takes_a_port_in_any_order(place: Path) -> None:

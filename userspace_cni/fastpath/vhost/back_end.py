@@ -156,7 +156,7 @@ class BackEnd(VhostPort):
         with self._changed:
             self._closing = True
             self._raise_alarm()
-        self._channel.shutdown()
+            self._channel.shutdown()  # with the lock: the thread closes the descriptor, whose number may then be another file's
         if threading.current_thread() is not self._thread:
             self._thread.join()
             with self._changed:
@@ -214,8 +214,8 @@ class BackEnd(VhostPort):
             self._raise_alarm()
             self._changed.notify_all()
         self._device.close()
-        self._channel.close()
         with self._changed:
+            self._channel.close()
             self._changed.notify_all()
 
     def _raise_alarm(self) -> None:
