@@ -92,6 +92,17 @@ def test_frames_outlive_their_burst() -> None:
     assert bytes(frame) == b"\x01" + b"b" * 63
 
 
+def test_a_view_that_was_released() -> None:
+    """Who releases a burst's own view loses the view alone: what C copies stays in memory of the burst (sanitizers)."""
+    burst = Burst(2, 64)
+    with burst.buffer:
+        pass
+    burst.put(b"a" * 64 + b"b" * 14, [64, 14])
+    assert burst.frames(2) == [b"a" * 64, b"b" * 14]
+    with pytest.raises(ValueError, match="released memoryview"):
+        burst.frame(0)
+
+
 def test_views_are_the_frames_in_place() -> None:
     """What is written to a view is what the burst holds, a view shows what the burst is filled with next, and fills it, too."""
     burst = Burst(4, 128)

@@ -41,7 +41,7 @@ class Burst:
         self.size = size = capacity * stride
         self.capacity = capacity
         self.stride = stride
-        self.pointer, self.buffer = _own(size) if buffer is None else _lent(buffer, size)
+        self._memory, self.pointer, self.buffer = _own(size) if buffer is None else _lent(buffer, size)
         self.lengths_pointer: Any = ffi.new("uint32_t[]", capacity)
         self._lengths = ffi.buffer(self.lengths_pointer)
         self.lengths = memoryview(self._lengths).cast("B").cast("I")
@@ -116,16 +116,17 @@ class Burst:
         return places
 
 
-def _own(size: int) -> tuple[Any, memoryview]:
-    """Memory that begins on a cache line, for C and for Python. The view keeps it alive."""
+def _own(size: int) -> tuple[Any, Any, memoryview]:
+    """Memory, and its part that begins on a cache line, for C and for Python. The view keeps it alive until it is released."""
     memory: Any = ffi.new("uint8_t[]", size + LINE)
     skip = -int(ffi.cast("uintptr_t", memory)) % LINE
-    return memory + skip, memoryview(ffi.buffer(memory)).cast("B")[skip : skip + size]
+    return memory, memory + skip, memoryview(ffi.buffer(memory)).cast("B")[skip : skip + size]
 
 
-def _lent(buffer: WriteableBuffer, size: int) -> tuple[Any, memoryview]:
-    """The caller's memory, for C and for Python. Raises ValueError when it is too small."""
+def _lent(buffer: WriteableBuffer, size: int) -> tuple[Any, Any, memoryview]:
+    """What holds the caller's memory, which is the same for C, and a view. Raises ValueError when it is too small."""
     view = memoryview(buffer).cast("B")
     if view.nbytes < size:
         raise ValueError(f"a buffer of {view.nbytes} bytes has no room for {size}")
-    return ffi.from_buffer("uint8_t[]", buffer, require_writable=True), view[:size]
+    held: Any = ffi.from_buffer("uint8_t[]", buffer, require_writable=True)
+    return held, held, view[:size]
