@@ -22,7 +22,7 @@ def _fits() -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Use memory if only tests of here are asked for: others need the device of their switch, whose sockets they move and remove."""
+    """Use memory if only tests of here are asked for: others need the device of their switch, whose sockets they move."""
     # a record is flushed at each step, which takes milliseconds on a disk; what a power cut leaves is tested in tests/crash
     here, paths = Path(__file__).parent, [Path(each.partition("::")[0]).resolve() for each in config.args]
     if "TMPDIR" not in os.environ and _fits() and all(each.is_relative_to(here) for each in paths):
