@@ -49,7 +49,8 @@ def test_kubelet_and_containerd_killed_amid_adds_and_dels(clean: Cluster) -> Non
     clean.start_daemons()
     clean.wait_running(*PODS)
     wait_until(lambda: len(clean.node.ports()) == len(PODS), LEFT_S, "one port for each pod")
-    assert len(sandboxes(clean)) == len(set(sandboxes(clean))) == len(PODS)
+    # a record goes a moment after its port
+    wait_until(lambda: len(sandboxes(clean)) == len(set(sandboxes(clean))) == len(PODS), LEFT_S, "one sandbox for each pod")
     clean.end_pods()
     wait_until(lambda: len(clean.node.ports()) < len(PODS), RUNNING_S, "the first port to go")
     clean.kill("kubelet", "containerd")
