@@ -1,7 +1,8 @@
 """How OVSDB's remotes are reached: `unix:PATH`, `tcp:HOST:PORT`, `ssl:HOST:PORT`.
 
 ovs.stream has one set of files for TLS in a process; here each remote has its own, because a node's agent and OVN's databases are
-of different authorities. It does not return why a connection failed, either.
+of different authorities. It does not return why a connection failed, either. And ovs.jsonrpc asks a stream for 4 kB at a time,
+where a message about the ports of a burst has 60.
 """
 
 from __future__ import annotations
@@ -21,8 +22,25 @@ from userspace_cni.ovsdb.database import Tls
 _SECONDS: Final = 0.25
 """How long a look at a remote that has just failed may take."""
 _RECORD: Final = 1 << 14
+_READ: Final = 1 << 16
 _FILES: Final[dict[str, Tls]] = {}
 _LOCK: Final = threading.Lock()
+
+
+class _LargeReads(ovs.stream.Stream):  # type: ignore[misc]
+    """A stream that gives all that has come, up to `_READ` bytes, where fewer are asked for."""
+
+    def recv(self, n: int) -> tuple[int, Any]:
+        code, data = super().recv(max(n, _READ) if n else 0)
+        return code, data
+
+
+class UnixStream(_LargeReads, ovs.stream.UnixStream):  # type: ignore[misc]
+    """As the base class."""
+
+
+class TcpStream(_LargeReads, ovs.stream.TCPStream):  # type: ignore[misc]
+    """As the base class."""
 
 
 class TlsStream(ovs.stream.SSLStream):  # type: ignore[misc]
@@ -49,6 +67,8 @@ class TlsStream(ovs.stream.SSLStream):  # type: ignore[misc]
         return code, opened
 
 
+ovs.stream.Stream.register_method("unix", UnixStream)
+ovs.stream.Stream.register_method("tcp", TcpStream)
 ovs.stream.Stream.register_method("ssl", TlsStream)
 
 

@@ -56,3 +56,10 @@ def test_an_unfinished_object_waits_for_more() -> None:
     parser = Parser()
     assert parser.feed('{"a": "}') == 8
     assert not parser.is_done()
+
+
+def test_messages_that_came_together_are_told_apart() -> None:
+    """Of several messages in one piece, of which the last is cut off, each is given as soon as it is whole."""
+    messages: list[Any] = [{"a": {"b": "}{"}}, {}, {"c": [{"d": 'e"'}]}]
+    stream = "".join(map(json.dumps, messages))
+    assert parse([stream + '{"f": {"g"', ": 1}", "}"]) == [*messages, {"f": {"g": 1}}]
