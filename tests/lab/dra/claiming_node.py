@@ -28,15 +28,18 @@ KIND = {"apiVersion": "userspace-cni.io/v1alpha1", "kind": "InterfaceParameters"
 
 
 class ClaimingNode:
-    """The node with a bridge of its administrator's, whose agent is not started yet; `claiming` makes it."""
+    """The node with a bridge of its administrator's, whose agent is not started yet; `claiming` makes it.
 
-    def __init__(self, live: LiveNode, api: ApiServer) -> None:
-        self.live, self.api = live, api
-        self.scheduler = Scheduler(api)
+    `name`: the node's, for the API server; two nodes on one switch have bridges of their own.
+    """
+
+    def __init__(self, live: LiveNode, api: ApiServer, name: str = "n1", bridge: str = BRIDGE) -> None:
+        self.live, self.api, self.bridge = live, api, bridge
+        self.scheduler = Scheduler(api, name)
         self.kubelet = DraKubelet(live.kubelet, live.directory / "dra_manager_state", self.scheduler.read)
         live.settings |= {"USERSPACE_CNI_DRA": "true"}
-        live.follow(api)
-        self.add_bridge(BRIDGE)
+        live.follow(api, name)
+        self.add_bridge(bridge)
 
     def add_bridge(self, name: str) -> None:
         switch_of(self.live).vsctl("add-br", name, "--", "set", "Bridge", name, "datapath_type=netdev")
@@ -57,15 +60,14 @@ class ClaimingNode:
 
         `pod_claim`: it is made of a template, and the pod calls it so.
         """
-        shares = Given(
-            [device_name(each) for each in bridges or (BRIDGE,)], shares=[f"{number:04x}" for number in range(len(bridges) or 1)]
-        )
+        names = bridges or (self.bridge,)
+        shares = Given([device_name(each) for each in names], shares=[f"{number:04x}" for number, _ in enumerate(names)])
         said = {**KIND, **parameters} if parameters else None
         return self.scheduler.claim(name, pod, shares, parameters=said, pod_claim=pod_claim)
 
-    def ports(self, bridge: str = BRIDGE) -> list[str]:
-        """Names of the ports of claims on the bridge; without those that go meanwhile."""
-        rows = {name: switch_of(self.live).interface(name) for name in switch_of(self.live).ports(bridge)}
+    def ports(self, bridge: str = "") -> list[str]:
+        """Names of the ports of claims on the bridge, by default the first; without those that go meanwhile."""
+        rows = {name: switch_of(self.live).interface(name) for name in switch_of(self.live).ports(bridge or self.bridge)}
         return [name for name, row in rows.items() if row.get("external_ids", {}).get("owner-kind") == "claim"]
 
     def port(self) -> dict[str, Any]:

@@ -12,6 +12,8 @@ import re
 import shutil
 import signal
 import subprocess
+import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -44,10 +46,10 @@ auth_unix_ro = "none"
 auth_unix_rw = "none"
 log_outputs = "3:file:{LOGS}/libvirtd.log"
 """
-_NEW = ("--mount", "--propagation=private", "--net", "--pid")
+_NEW = ("--mount", "--propagation=private", "--net", "--pid", "--uts")
 _VIRSH = ("virsh", "--quiet", "--connect", "qemu:///system")
-_INIT = "libvirtd & wait"
-"""The first process has to reap the processes that QEMU's start leaves behind."""
+_INIT = "echo {name} >/proc/sys/kernel/hostname; libvirtd & wait"
+"""The first process has to reap the processes that QEMU's start leaves behind. libvirt migrates to hosts of another name."""
 _SPACES = ("setpriv", "--pdeathsig=KILL", "unshare", *_NEW, "--fork", "--kill-child")
 """The pod gets SIGKILL when the thread that started it ends, so that it never outlives the tests."""
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
@@ -65,11 +67,13 @@ class VirshFailed(Exception):
 class Compute:
     """libvirt on the programs in `tree` (`trixie.root()`, or "/"), for a VM whose pod has `public` as that volume.
 
-    `directory` becomes its own, for logs and configuration.
+    `directory` becomes its own, for logs and configuration. `binds`: more of the host, as `trixie.entered` takes it.
     """
 
-    def __init__(self, tree: Path, directory: Path, public: Path) -> None:
+    def __init__(self, tree: Path, directory: Path, public: Path, binds: Sequence[str] = ()) -> None:
         self._tree = tree
+        self._binds = binds
+        self._uuid = str(uuid.uuid4())
         self._logs = directory / "log"
         self._etc = directory / "libvirt"
         self._boot = directory / "boot"
@@ -81,7 +85,7 @@ class Compute:
         self._prepare()
         binds = [f"{self._etc}=/etc/libvirt", f"{self._logs}={LOGS}", f"{self._boot}={Path(KERNEL).parent}"]
         binds += [f"{self._cache()}=/var/cache/libvirt", f"{self._public}={MOUNT.removeprefix('/var')}"]  # /var/run is /run
-        inner = trixie.entered(self._tree, ["bash", "-c", _INIT], binds)
+        inner = trixie.entered(self._tree, ["bash", "-c", _INIT.format(name=self._uuid)], [*binds, *self._binds])
         with (self._logs / "pod.log").open("wb") as told:
             self._outer = subprocess.Popen(
                 [*_SPACES, *inner], stdin=subprocess.DEVNULL, stdout=told, stderr=told, env=_ENVIRONMENT
@@ -183,7 +187,7 @@ class Compute:
             directory.mkdir(parents=True)
         os.chown(self._logs, QEMU_ID, QEMU_ID)
         (self._etc / "qemu.conf").write_text(_QEMU_CONF)
-        (self._etc / "libvirtd.conf").write_text(_LIBVIRTD_CONF)
+        (self._etc / "libvirtd.conf").write_text(f'{_LIBVIRTD_CONF}host_uuid = "{self._uuid}"\n')
         for name, file in ((KERNEL, guest.kernel()), (INITRAMFS, guest.initramfs())):
             shutil.copy(file, self._boot / Path(name).name)  # a copy, because libvirt gives it to QEMU's user
 
