@@ -100,7 +100,7 @@ def test_frames_of_every_length(attach: Attach, kind: str, packed: bool) -> None
 
 def test_in_order_is_not_offered(attach: Attach) -> None:
     """A back-end may decline IN_ORDER; the front-end does without it."""
-    front_end, back_end = attach(FrontEndOptions(), BackEndOptions(mergeable=False, in_order=False))
+    front_end, back_end = attach(FrontEndOptions(packed=None), BackEndOptions(mergeable=False, in_order=False))
     assert front_end.features == back_end.features == Feature.VERSION_1 | Feature.PROTOCOL_FEATURES | Feature.RING_PACKED
     frames = [NOISE[:length] for length in (14, 64, 1500)]
     assert _carry(back_end.pairs[0], front_end.pairs[0], frames) == frames

@@ -17,9 +17,11 @@ from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener, F
 from userspace_cni.fastpath.vhost.vhost_messages import Feature
 
 OPTIONS = {
-    "one pair": FrontEndOptions(),
-    "two pairs, merged, out of order": FrontEndOptions(queue_pairs=2, receive_room=256, mergeable=True, in_order=False),
-    "split, merged": FrontEndOptions(receive_room=256, mergeable=True, packed=False),
+    "one pair": FrontEndOptions(packed=None),
+    "two pairs, merged, out of order": FrontEndOptions(
+        queue_pairs=2, receive_room=256, mergeable=True, in_order=False, packed=None
+    ),
+    "split, merged": FrontEndOptions(receive_room=256, mergeable=True),
 }
 
 

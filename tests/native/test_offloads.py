@@ -44,7 +44,7 @@ def attach(place: Path) -> Iterator[Attach]:
         def make(offloads: Feature = OFFLOADS, *, in_order: bool = True, **options: int) -> tuple[FrontEnd, BackEnd]:
             listener = stack.enter_context(BackEndListener(place / "s", BackEndOptions(offloads=offloads, in_order=in_order)))
             accepted = stack.enter_context(ThreadPoolExecutor()).submit(listener.accept)
-            wanted = FrontEndOptions(offloads=OFFLOADS, mergeable=True, **options)  # type: ignore[arg-type]
+            wanted = FrontEndOptions(offloads=OFFLOADS, mergeable=True, packed=None, **options)  # type: ignore[arg-type]
             front = stack.enter_context(FrontEnd.connect(place / "s", wanted))
             back = stack.enter_context(accepted.result(60))
             back.wait_started(10)

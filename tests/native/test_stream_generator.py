@@ -119,7 +119,7 @@ def test_frames_of_others_are_foreign(port: tuple[FrontEnd, Echoing]) -> None:
 @pytest.mark.parametrize("mergeable", [True, False])
 def test_long_frames_are_counted_whole(place: Path, stamped: bool, mergeable: bool) -> None:
     """Frames come back over one buffer or many, longer than `receive` takes, and their bytes are those that were sent."""
-    options = FrontEndOptions(room=20_000, receive_room=2_048 if mergeable else None, mergeable=mergeable)
+    options = FrontEndOptions(room=20_000, receive_room=2_048 if mergeable else None, mergeable=mergeable, packed=None)
     with echoing(place / "long", options) as (front, _):
         made = flows(sizes=(64, 9_000, 15_000), vlan=7)
         longest = [*made.frames(), made.frames()[2] + bytes(5_000)]

@@ -138,13 +138,11 @@ def test_a_port_that_reflects(switch: Switch, attach: Attach) -> None:
 
 
 JUMBO = {
-    "merged": FrontEndOptions(room=9018, receive_room=2048, mergeable=True),
-    "whole": FrontEndOptions(room=9018),
-    "out of order": FrontEndOptions(room=9018, receive_room=1536, mergeable=True, in_order=False, queue_size=128),
-    "split": FrontEndOptions(room=9018, receive_room=2048, mergeable=True, packed=False),
-    "split, out of order": FrontEndOptions(
-        room=9018, receive_room=1536, mergeable=True, in_order=False, queue_size=128, packed=False
-    ),
+    "merged": FrontEndOptions(room=9018, receive_room=2048, mergeable=True, packed=True),
+    "whole": FrontEndOptions(room=9018, packed=True),
+    "out of order": FrontEndOptions(room=9018, receive_room=1536, mergeable=True, in_order=False, queue_size=128, packed=True),
+    "split": FrontEndOptions(room=9018, receive_room=2048, mergeable=True),
+    "split, out of order": FrontEndOptions(room=9018, receive_room=1536, mergeable=True, in_order=False, queue_size=128),
 }
 
 
@@ -233,7 +231,7 @@ def test_a_switch_that_is_stuck(switch: Switch, attach: Attach, kind: str) -> No
 def test_a_switch_that_ends(own_switch: Switch, end: str) -> None:
     """The end of ovs-vswitchd, by stop or kill, is noticed; once it runs again the same queues carry frames."""
     add_bridge(own_switch)
-    with FrontEndListener(f"{own_switch.rundir}/vhost-a") as listener:
+    with FrontEndListener(f"{own_switch.rundir}/vhost-a", FrontEndOptions(packed=True)) as listener:
         add_port(own_switch, "vhost-a", CLIENT)
         with listener.accept() as front_end:
             (pair,) = front_end.pairs

@@ -162,10 +162,10 @@ def _go(port: ProbePort, ports: ProbePorts, course: ProbeOptions, verdict: Verdi
 
 
 def _listener(port: ProbePort) -> FrontEndListener:
-    """Listen on the port's socket, which has OVS's group, as its directory has. Single frames go faster over split rings."""
+    """Listen on the port's socket, which has OVS's group, as its directory has."""
     from userspace_cni.fastpath.vhost.front_end import FrontEndListener, FrontEndOptions
 
-    return FrontEndListener(port.socket, FrontEndOptions(queue_size=_QUEUE, packed=False))
+    return FrontEndListener(port.socket, FrontEndOptions(queue_size=_QUEUE))
 
 
 def _await_connection(listener: FrontEndListener, timeout_s: float) -> None:

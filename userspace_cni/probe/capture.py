@@ -176,7 +176,7 @@ def mirror(site: ProbeSite, record: Record, tell: Tell, removed: Tell, ending: E
             removed(leftover)
         tell(f"making a mirror of port {source.port} on bridge {source.bridge}")
         port = ports.reserve(source.bridge)
-        options = FrontEndOptions(queue_size=_QUEUE, room=_LINE, receive_room=_BUFFER_BYTES, mergeable=True)
+        options = FrontEndOptions(queue_size=_QUEUE, room=_LINE, receive_room=_BUFFER_BYTES, mergeable=True, packed=None)
         with FrontEndListener(port.socket, options, access_for_switch(site)) as listener:
             ports.plug(port, mtu=source.mtu if source.mtu > MTU else None, vlan=source.vlan, mirrored=source.port)
             tell("attaching to it")

@@ -187,7 +187,6 @@ class TapBridge:
             room=mtu + ETHERNET,
             receive_room=receive_room,
             mergeable=True,
-            packed=False,  # the kernel is the limit, and a packed ring that is idle costs the switch more
             queue_size=size,
             offloads=offloads,
             headers=True,

@@ -51,7 +51,7 @@ def send(options: argparse.Namespace) -> tuple[StreamFigures, str]:
     sizes = IMIX if options.sizes == "imix" else tuple(map(int, options.sizes.split(",")))
     flows = UdpFlows(options.source, options.target, source_port=1024, source_ports=options.flows, sizes=sizes)
     stream = FrameStream(flows.frames(), options.rate, options.bits, options.burst, flows.stamp_at)
-    room = FrontEndOptions(room=max(*sizes, 1518), mergeable=True)
+    room = FrontEndOptions(room=max(*sizes, 1518), mergeable=True, packed=None)  # they carry more, and cost more when idle
     with ExitStack() as stack:
         if options.listen:
             port = stack.enter_context(stack.enter_context(FrontEndListener(options.socket, room)).accept(options.wait))

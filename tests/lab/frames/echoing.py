@@ -49,7 +49,7 @@ class Echoing:
 @contextmanager
 def echoing(path: Path, options: FrontEndOptions | None = None) -> Iterator[tuple[FrontEnd, Echoing]]:
     """A front-end that is connected to it."""
-    options = options or FrontEndOptions()
+    options = options or FrontEndOptions(packed=None)
     with BackEndListener(path) as listener, ThreadPoolExecutor() as pool:
         accepted = pool.submit(listener.accept, PATIENCE_S)
         with FrontEnd.connect(path, options, PATIENCE_S) as front, accepted.result() as back:

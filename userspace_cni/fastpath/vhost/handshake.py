@@ -67,7 +67,7 @@ class WantedFeatures:
     queue_pairs: int = 1
     mergeable: bool = False
     in_order: bool = True
-    packed: bool | None = None
+    packed: bool | None = False
     offloads: Feature = NO_OFFLOADS
 
 
