@@ -188,7 +188,7 @@ static PyObject *lay(PyObject *self, PyObject *const *args, Py_ssize_t given)
 }
 
 static PyMethodDef functions[] = {
-	{ "cut", (PyCFunction)(void (*)(void))cut, METH_FASTCALL, "cut(frames, stride, lengths, count, /)\n--\n\n" },
+	{ "cut", (PyCFunction)(void (*)(void))cut, METH_FASTCALL, "cut(frames, stride, lengths, count, kept, /)\n--\n\n" },
 	{ "lay", (PyCFunction)(void (*)(void))lay, METH_FASTCALL, "lay(frames, room, size, lengths, count, /)\n--\n\n" },
 	{ NULL, NULL, 0, NULL },
 };
