@@ -2,7 +2,7 @@
 /* ring_end.h - a driver's queue for trials, in memory of exactly its size, with the other side of it
  *
  * Shared memory is from the heap. All of it except the rings, and the parts of buffers that descriptors cover, is poisoned after
- * the attachment: AddressSanitizer sees each byte too far. A trial that fails prints where and ends with 1.
+ * the attachment: AddressSanitizer sees each byte too far. The buffers of a queue that sends in order are one piece. A trial that fails prints where and ends with 1.
  */
 
 #ifndef RING_END_H
@@ -84,6 +84,8 @@ static inline void fence_off(const struct end *end)
 		CHECK(header >= end->memory && header + HEADER + end->room <= end->memory + end->bytes);
 		ASAN_UNPOISON_MEMORY_REGION(header, end->transmit ? HEADER + end->room : peer_length(&end->peer, (uint16_t)id));
 	}
+	if (end->peer.from)
+		ASAN_UNPOISON_MEMORY_REGION(end->peer.from, (size_t)(end->peer.to - end->peer.from));
 }
 
 /* Attach the queue anew as @kind says, with eventfds for both directions or -1, and start it */
@@ -100,8 +102,13 @@ static inline void attach_events(struct end *end, const struct kind *kind, int k
 		end->peer.buffers[id].address = peer_address(&split, (uint16_t)id);
 		end->peer.buffers[id].length = peer_length(&split, (uint16_t)id);
 	}
+	if (end->transmit && kind->in_order) {
+		end->peer.from = end->peer.buffers[0].address;
+		end->peer.to = end->peer.buffers[end->size - 1].address + HEADER + (end->room + 63) / 64 * 64;
+	}
 	free(split.held);
 	free(split.buffers);
+	free(split.sums);
 	fp_driver_attach(end->queue, kind->packed, kind->in_order, kind->mergeable, kick, call);
 	fence_off(end);
 	fp_start(end->queue);
@@ -132,6 +139,7 @@ static inline void unmake(struct end *end)
 	fp_driver_free(end->queue);
 	free(end->peer.held);
 	free(end->peer.buffers);
+	free(end->peer.sums);
 	ASAN_UNPOISON_MEMORY_REGION(end->memory, end->bytes);
 	free(end->memory);
 }

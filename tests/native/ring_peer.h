@@ -32,7 +32,10 @@
  * @known:	Packed ring: index up to which buffers are known to be available
  * @shown:	Packed ring: @done as it was published
  * @buffers:	Packed ring: the buffers by number, which a split ring in the same memory has too
- * @misplaced:	Packed ring: a descriptor named another address
+ * @from, @to:	Transmit queue that sends in order: where its frames and headers are, each where a descriptor says; else NULL
+ * @sums:	Of a frame that was taken from such a queue, by number
+ * @misplaced:	A descriptor named another address, or one beyond @from and @to; a header was not zero, or a frame changed while it
+ *		was held
  */
 struct peer {
 	uint8_t *desc;
@@ -49,6 +52,9 @@ struct peer {
 	uint16_t known;
 	uint16_t shown;
 	struct { uint8_t *address; uint32_t length; } *buffers;
+	uint8_t *from;
+	uint8_t *to;
+	uint64_t *sums;
 	bool misplaced;
 };
 
@@ -60,10 +66,11 @@ static inline void peer_attach(struct peer *peer, struct fp_queue *queue, uint32
 	fp_driver_rings(queue, rings);
 	free(peer->held);
 	free(peer->buffers);
+	free(peer->sums);
 	*peer = (struct peer){ .desc = (uint8_t *)(uintptr_t)rings[0], .avail = (uint8_t *)(uintptr_t)rings[1],
 			       .used = (uint8_t *)(uintptr_t)rings[2], .size = size, .packed = packed, .shuffled = shuffled,
 			       .held = malloc(size * sizeof(uint16_t)), .lumps = packed && !shuffled,
-			       .buffers = calloc(size, sizeof(*peer->buffers)) };
+			       .buffers = calloc(size, sizeof(*peer->buffers)), .sums = calloc(size, sizeof(*peer->sums)) };
 }
 
 /* Length, number and flags of a packed ring's descriptor */
@@ -136,6 +143,8 @@ static inline uint16_t peer_next(struct peer *peer)
 	memcpy(&address, peer->desc + (size_t)(peer->taken % peer->size) * DESC_BYTES, sizeof(address));
 	tail = __atomic_load_n(peer_tail(peer, peer->taken++), __ATOMIC_RELAXED);
 	id = (uint16_t)(tail >> 32) % peer->size;	/* a test may have overwritten it */
+	if (peer->from)
+		peer->buffers[id].address = (uint8_t *)(uintptr_t)address;
 	peer->misplaced |= peer->buffers[id].address != (uint8_t *)(uintptr_t)address;
 	peer->buffers[id].length = (uint32_t)tail;
 	return id;
@@ -188,12 +197,47 @@ static inline bool peer_wants_interrupt(const struct peer *peer)
 	return !(__atomic_load_n((uint16_t *)(peer->avail + (peer->packed ? 2 : 0)), __ATOMIC_RELAXED) & 1);
 }
 
+/* Sum of the bytes of a frame with its header, by their places */
+static inline uint64_t peer_sum(const uint8_t *frame, uint32_t length)
+{
+	uint64_t sum = length;
+
+	for (uint32_t i = 0; i < length; i++)
+		sum = sum * 31 + frame[i];
+	return sum;
+}
+
+/* Check where a frame is that was taken and that nothing is left to do for it; note its sum */
+static inline void peer_note(struct peer *peer, uint16_t id)
+{
+	static const uint8_t zeros[HEADER];
+	const uint8_t *header = peer_address(peer, id);
+	uint32_t length = peer_length(peer, id);
+
+	if (!peer->from)
+		return;
+	if (header < peer->from || header > peer->to || length < HEADER || length > (size_t)(peer->to - header) ||
+	    (uintptr_t)(header + HEADER) % 64 || memcmp(header, zeros, HEADER))
+		peer->misplaced = true;
+	else
+		peer->sums[id] = peer_sum(header, length);
+}
+
+/* Check that a frame is as it was when it was taken */
+static inline void peer_compare(struct peer *peer, uint16_t id)
+{
+	if (peer->from && !peer->misplaced)
+		peer->misplaced = peer->sums[id] != peer_sum(peer_address(peer, id), peer_length(peer, id));
+}
+
 /* Give back the buffers of a transmit queue: in order, or all that are held in another order */
 static inline void peer_release(struct peer *peer, uint32_t keep)
 {
 	if (peer->lumps && peer->holds > keep && rand() % 2) {
 		uint32_t count = peer->holds - keep;
 
+		for (uint32_t i = 0; i < count; i++)
+			peer_compare(peer, peer->held[i]);
 		peer_use_lump(peer, peer->held[count - 1], 0, count);
 		memmove(peer->held, peer->held + count, keep * sizeof(*peer->held));
 		peer->holds = keep;
@@ -204,6 +248,7 @@ static inline void peer_release(struct peer *peer, uint32_t keep)
 
 		memmove(peer->held + pick, peer->held + pick + 1, (peer->holds - pick - 1) * sizeof(*peer->held));
 		peer->holds--;
+		peer_compare(peer, id);
 		peer_use(peer, id, 0);
 	}
 	peer_publish(peer);
@@ -218,6 +263,7 @@ static inline uint8_t *peer_fetch(struct peer *peer, uint32_t *length)
 		return NULL;
 	id = peer_next(peer);
 	peer->held[peer->holds++] = id;
+	peer_note(peer, id);
 	*length = peer_length(peer, id) - HEADER;
 	return peer_address(peer, id) + HEADER;
 }

@@ -57,6 +57,12 @@ def test_memory(built: Callable[[str, str], str], name: str) -> None:
     _passes(built("ring_trial", "address"), name)
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_places(built: Callable[[str, str], str], seed: int) -> None:
+    """Frames that are sent in order lie one behind the other, and none is written to while the other side has it."""
+    _passes(built("places_trial", "address"), str(seed))
+
+
 @pytest.mark.parametrize("name", THREADS)
 def test_threads(built: Callable[[str, str], str], name: str) -> None:
     """The same with several threads."""

@@ -15,6 +15,15 @@
 #include "packed_ring.h"
 #include "vring.h"
 
+/** struct place - Where a transmit queue has the frame of a buffer
+ * @at:		Its first byte, from @buffers of the driver on; the header is in the FP_HEADER bytes before it
+ * @length:	Bytes of the frame
+ */
+struct place {
+	uint32_t at;
+	uint32_t length;
+};
+
 /** struct driver - A queue as its driver sees it; all indices run freely and wrap at 65536
  * @queue:	The part of every queue
  * @desc, @avail, @used: A split ring, in shared memory
@@ -39,6 +48,8 @@
  * @frees:	How many numbers of @free are valid
  * @free:	Without IN_ORDER. Transmit queue: numbers of descriptors that are ours, the first @frees. Receive queue: our copy
  *		of the avail ring, which the other side may overwrite
+ * @places:	Transmit queue: where the frames are; see place() in driver_transmit.h
+ * @end:	Transmit queue: where the memory of the frame before @made ends, bytes from @buffers on
  * @lent:	Without IN_ORDER, per descriptor: whether it is with the other side
  */
 struct driver {
@@ -69,6 +80,8 @@ struct driver {
 	uint32_t frees;
 	uint16_t *free;
 	uint8_t *lent;
+	struct place *places;
+	uint32_t end;
 };
 
 /**
@@ -92,6 +105,18 @@ static inline struct driver *driver_of(struct fp_queue *queue)
 static inline uint8_t *frame_at(const struct driver *driver, uint32_t id)
 {
 	return driver->buffers + (size_t)id * driver->pitch + FP_LINE;
+}
+
+/**
+ * sent_at() - Address of the frame in a buffer of a transmit queue
+ * @driver:	Driver that transmits
+ * @id:		Number of the buffer, below the size of the ring
+ *
+ * Return: first byte of the frame; its header is in the FP_HEADER bytes before it
+ */
+static inline uint8_t *sent_at(const struct driver *driver, uint32_t id)
+{
+	return driver->buffers + driver->places[id].at;
 }
 
 /**

@@ -42,11 +42,15 @@ static inline int look_for_room(struct driver *driver)
 /**
  * offer() - Give a frame to the other side, which sees it after publish()
  * @driver:	Driver that transmits
- * @id:		Number of its buffer and descriptor, which is ours until then; a length that is there already is not written
+ * @id:		Number of its buffer and descriptor, which is ours until then; what is there already is not written
  * @length:	Bytes of the frame
  */
 static inline void offer(struct driver *driver, uint32_t id, uint32_t length)
 {
+	uint64_t address = (uint64_t)(uintptr_t)(sent_at(driver, id) - FP_HEADER);
+
+	if (driver->desc[id].address != address)
+		driver->desc[id].address = address;
 	if (driver->desc[id].length != FP_HEADER + length)
 		driver->desc[id].length = FP_HEADER + length;
 	lend(driver, id);

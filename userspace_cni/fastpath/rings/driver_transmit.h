@@ -46,6 +46,39 @@ static inline uint32_t next_id(const struct driver *driver, uint32_t ahead)
 }
 
 /**
+ * place() - Choose where a frame goes
+ * @driver:	Driver that transmits
+ * @id:		Number of its buffer, which is ours; those of the frames before it have their places
+ * @length:	Bytes of the frame, at most the driver's room
+ *
+ * With IN_ORDER the frames of a lap around the ring lie one behind the other, on as many lines as they need, and the first of
+ * them at the beginning. Those of the lap before that are still with the other side lie further on, and are not written to: where
+ * they were shorter, there may be no place until they have come back.
+ *
+ * A header is zeroed when it moves. While it does not move from lap to lap, no frame was written over it.
+ *
+ * Return: true when it has a place, which only place() for the same buffer changes
+ */
+static inline bool place(struct driver *driver, uint32_t id, uint32_t length)
+{
+	struct place *place = &driver->places[id];
+	uint32_t start = id ? driver->end : 0, oldest = slot(driver, driver->seen);
+	uint32_t end = start + FP_LINE + (length + FP_LINE - 1) / FP_LINE * FP_LINE;
+
+	place->length = length;
+	if (!driver->in_order)
+		return true;
+	if (oldest > id && end > driver->places[oldest].at - FP_LINE)
+		return false;
+	if (place->at != start + FP_LINE) {
+		place->at = start + FP_LINE;
+		memset(sent_at(driver, id) - FP_HEADER, 0, FP_HEADER);
+	}
+	driver->end = end;
+	return true;
+}
+
+/**
  * send_frames() - Send a burst
  * @queue, @frames, @stride, @lengths, @count: As in struct fp_operations
  *
@@ -56,23 +89,31 @@ static inline int send_frames(struct fp_queue *queue, const uint8_t *frames, uin
 {
 	struct driver *driver = driver_of(queue);
 	uint32_t longest = stride < queue->room ? stride : queue->room, header = fp_overhead(queue), id, length;
-	int room = room_for(driver, count), i;
+	int room = room_for(driver, count), placed;
 
 	if (room <= 0)
 		return room;
-	for (i = 0; i < room; i++)
-		prefetch_to_write(frame_at(driver, next_id(driver, (uint32_t)i)));
-	for (i = 0; i < room; i++) {
-		length = __atomic_load_n(&lengths[i], __ATOMIC_RELAXED);
+	for (placed = 0; placed < room; placed++) {
+		length = __atomic_load_n(&lengths[placed], __ATOMIC_RELAXED);
 		if (length > longest || length < header)
 			break;
+		id = next_id(driver, (uint32_t)placed);
+		if (!place(driver, id, length - header)) {
+			if (look_for_room(driver) < 0)
+				return -EBADMSG;
+			if (!place(driver, id, length - header))
+				break;
+		}
+		prefetch_to_write(sent_at(driver, id));
+	}
+	for (int i = 0; i < placed; i++) {
 		id = next_id(driver, 0);
-		copy(frame_at(driver, id) - header, frames + (size_t)i * stride, length);
-		hand_over(frame_at(driver, id));
-		offer(driver, id, length - header);
+		copy(sent_at(driver, id) - header, frames + (size_t)i * stride, driver->places[id].length + header);
+		hand_over(sent_at(driver, id));
+		offer(driver, id, driver->places[id].length);
 	}
 	publish(driver);
-	return i;
+	return placed;
 }
 
 /**
@@ -90,8 +131,12 @@ static inline int repeat_frames(struct fp_queue *queue, uint32_t length, uint32_
 
 	if (room <= 0)
 		return room;
-	for (int i = 0; i < room; i++)
-		offer(driver, next_id(driver, 0), length);
+	for (int i = 0; i < room; i++) {
+		uint32_t id = next_id(driver, 0);
+
+		driver->end = (id + 1) * driver->pitch;
+		offer(driver, id, length);
+	}
 	publish(driver);
 	return room;
 }

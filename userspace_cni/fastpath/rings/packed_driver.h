@@ -90,15 +90,17 @@ static inline int buffers_used(struct driver *driver, uint16_t index, uint64_t t
  * @driver:	Driver
  * @index:	Its index; that at @published comes first
  * @id:		Number of the buffer, which is ours until then
+ * @frame:	Where its frame begins
  * @length:	Bytes from its header on
  * @flags:	DESC_WRITE or 0
  */
-static inline void describe(struct driver *driver, uint16_t index, uint32_t id, uint32_t length, uint16_t flags)
+static inline void describe(struct driver *driver, uint16_t index, uint32_t id, const uint8_t *frame, uint32_t length,
+			    uint16_t flags)
 {
 	struct packed_desc *desc = &driver->ring[slot(driver, index)];
 	uint64_t tail = length | (uint64_t)id << 32 | (uint64_t)(flags | packed_available(index, driver->size)) << 48;
 
-	__atomic_store_n(&desc->address, (uint64_t)(uintptr_t)(frame_at(driver, id) - FP_HEADER), __ATOMIC_RELAXED);
+	__atomic_store_n(&desc->address, (uint64_t)(uintptr_t)(frame - FP_HEADER), __ATOMIC_RELAXED);
 	if (index == driver->published)
 		driver->head = tail;
 	else

@@ -138,7 +138,7 @@ static inline void give(struct driver *driver, uint16_t end)
 		uint32_t at = slot(driver, index), id = driver->in_order ? at : driver->free[at];
 
 		driver->lent[id] = 1;
-		describe(driver, index, id, driver->span, DESC_WRITE);
+		describe(driver, index, id, frame_at(driver, id), driver->span, DESC_WRITE);
 	}
 	show(driver, end);
 }

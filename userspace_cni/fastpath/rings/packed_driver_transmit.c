@@ -41,7 +41,7 @@ static inline void offer(struct driver *driver, uint32_t id, uint32_t length)
 		driver->lent[id] = 1;
 		driver->frees--;
 	}
-	describe(driver, driver->made++, id, FP_HEADER + length, 0);
+	describe(driver, driver->made++, id, sent_at(driver, id), FP_HEADER + length, 0);
 }
 
 /**
