@@ -66,10 +66,9 @@ class FrontEndOptions:
 
     `queue_pairs`: each a queue to send and one to receive. `queue_size`: descriptors of each, a power of two up to 32768. `room`:
     bytes of the longest frame that can be sent. `receive_room`: bytes of a frame that one buffer holds, None: as `room`; with
-    `mergeable` a longer frame is spread over several. `in_order`: used when it is offered. `packed`: packed rings, which carry
-    more where a port is busy, and cost the switch more while it is idle (True: the back-end must offer them, None: used when they
-    are offered, False: split rings). `hugepage_bytes`: a page size that the kernel has (2 << 20); when too few of these pages are
-    free, usual pages are used, see `FrontEnd.fallback`.
+    `mergeable` a longer frame is spread over several. `in_order`: used when it is offered. `packed`: packed rings, which cost the
+    switch more while a port is idle (True: they must be offered, None: used when they are, False: split ones). `hugepage_bytes`:
+    a page size that the kernel has (2 << 20); when too few are free, usual pages are used, see `FrontEnd.fallback`.
 
     `offloads`: of `OFFLOADS`, used if they are offered: see `FrontEnd.features`. Frames then begin with a header, see
     `QueuePair.headers`. If large frames may be sent, the queue for them has 128 buffers of 64 KiB: 8.1 MiB for each pair.
