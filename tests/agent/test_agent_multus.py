@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 
 from tests.agent.living import LiveNode, container
 from tests.cni.spec import refused, succeeded, switch_of
-from tests.cni.test_cli_node import decoded
+from tests.cni.test_cli_node import cli, decoded
 from tests.lab.dra.claiming_node import BRIDGE, ClaimingNode, claiming
 from tests.lab.dra.container_frames import answer, ask
 from tests.lab.dra.multus_calls import Definition, Delegate, delegates
@@ -21,6 +23,7 @@ from tests.lab.kube.pods import CONFIGURATION_DATA, Pod
 from tests.lab.kube.resource_definitions import SLICES
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import wait_until
+from userspace_cni.dra.device_names import DRIVER
 from userspace_cni.fastpath import FrontEndListener
 
 RESOURCE = f"userspace-cni.io/{BRIDGE}"
@@ -95,6 +98,9 @@ def test_one_port(node: ClaimingNode, sandbox: str) -> None:
     node.live.tick(2)
     [shown] = [each for each in records_of(node) if each["ifname"] == "net1"]
     assert (shown["port"], shown["bridge"], shown["mac"], shown["problems"]) == (port, BRIDGE, told["mac"], [])
+    assert (shown["mtu"], shown["vlan"]["tag"], shown["socket"]["pod"]) == (2000, 7, path)
+    assert "not made by us, and stays" in cli(node.live, "show", "default/app/net1").stdout
+    assert "Nothing wrong was found" in cli(node.live, "why", "default/app/net1").stdout
     refused(delegate.call("ADD", node.live), 101, "attached already")
     succeeded(delegate.call("DEL", node.live))
     assert switch_of(node.live).interface(port) == before
@@ -129,4 +135,164 @@ def test_frames(node: ClaimingNode) -> None:
         for _, each, pod in ports:
             succeeded(each.call("DEL", node.live))
             node.kubelet.end(pod)
+    node.require_nothing_left()
+
+
+def test_several_devices(node: ClaimingNode, sandbox: str) -> None:
+    """Each network of a pod joins a port of its own, also when they are added at once, and one too many is refused. What a
+    network asks decides between devices of one ID."""
+    claims = {
+        "a-two": ((BRIDGE, BRIDGE), None),
+        "b-tagged": ((BRIDGE,), {"host": {"bridge": {"vlanId": 7}}}),
+    }
+    pod = with_claims(node, "app", claims)
+    tagged: dict[str, Any] = {"host": {"bridge": {"vlanId": 7}}}
+    networks = [definition(node, "tagged", **tagged), *(definition(node, f"plain-{number}") for number in range(2))]
+    asked = delegates(node.api, node.live, pod, sandbox, networks)
+    assert [each.network["deviceID"] for each in asked] == [BRIDGE] * 3
+    with ThreadPoolExecutor(3) as threads:
+        results = list(threads.map(lambda each: add(each, node), asked))
+    rows = {mac_of(node, port): switch_of(node.live).vsctl("get", "Port", port, "tag").strip() for port in node.ports()}
+    macs = [result["interfaces"][0]["mac"] for result in results]
+    assert (sorted(macs), rows[macs[0]]) == (sorted(rows), "7")
+    more = replace(asked[0], ifname="net4")
+    refused(more.call("ADD", node.live), 7, "have joined all 3 devices of that name")
+    succeeded(asked[1].call("DEL", node.live))
+    network = {**more.network, "host": {}}
+    assert add(replace(more, network=network), node)["interfaces"][0]["mac"] == macs[1]
+    assert len(switch_of(node.live).ports(BRIDGE)) == 3
+    for each in (asked[0], asked[2], replace(more, network=network)):
+        succeeded(each.call("DEL", node.live))
+    node.kubelet.end(pod)
+    node.require_nothing_left()
+
+
+DIFFERENT: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    ({"host": {"bridge": {"bridgeName": "br-other"}}}, ("'br-other'", "has 'br-dev'")),
+    ({"host": {"bridge": {"vlanId": 8}}}, ("'8'", "has '7'", "claim default/one")),
+    ({"host": {"mtu": 9000}}, ("9000", "has 2000")),
+    ({"host": {"mac": "02:00:00:00:00:77"}}, ("02:00:00:00:00:77",)),
+    ({"host": {"vhost": {"mode": "server"}}}, ("OVS is to be the server",)),
+    ({"host": {"vhost": {"socketfile": "other"}}}, ("'other'",)),
+    ({"host": {"vhost": {"user": "1000"}}}, ("'1000'", "has 'none'")),
+    ({"bandwidth": {"egressRate": 8_000_000}}, ("'bandwidth'",)),
+    ({"mirrors": [{"name": "ids"}]}, ("'mirrors'", "ids")),
+    ({"host": {"iftype": "veth"}}, ("a kernel link", "claim default/one")),
+    ({"consumer": "kubevirt", "ipam": {}}, ("'consumer' 'kubevirt'",)),
+]
+"""What a network asks, and words of the refusal."""
+
+
+def test_what_the_port_has_not(node: ClaimingNode, sandbox: str) -> None:
+    """A network that asks for something else than the claim's port has is refused with both values, and nothing changes; one that
+    asks for the same is served."""
+    pod = with_claims(node, "app", {"one": ((BRIDGE,), {"host": {"mtu": 2000, "bridge": {"vlanId": 7}}})})
+    [port] = node.ports()
+    before = switch_of(node.live).interface(port)
+    for keys, words in DIFFERENT:
+        [each] = delegates(node.api, node.live, pod, sandbox, [definition(node, **keys)])
+        call = each.call("ADD", node.live)
+        refused(call, call.document["code"], *words)
+        assert call.document["code"] in (2, 7)
+    assert (switch_of(node.live).ports(BRIDGE), switch_of(node.live).interface(port)) == ([port], before)
+    same: dict[str, Any] = {"host": {"mtu": 2000, "bridge": {"vlanId": 7, "bridgeName": BRIDGE}, "vhost": {"mode": "client"}}}
+    [each] = delegates(node.api, node.live, pod, sandbox, [definition(node, **same)])
+    add(each, node)
+    succeeded(each.call("DEL", node.live))
+    node.kubelet.end(pod)
+    node.require_nothing_left()
+
+
+def test_another_pods_claim(node: ClaimingNode, sandbox: str) -> None:
+    """A `deviceID` leads to no claim of another pod, whatever its name; the pod is told what to look at."""
+    with_claims(node, "owner", {"one": ((BRIDGE,), None)})
+    for other in (Pod("other"), Pod("owner"), Pod("owner", "red")):
+        network = {**definition(node).config, "deviceID": BRIDGE, "pciBusID": BRIDGE}
+        call = Delegate(other, sandbox, "net1", network).call("ADD", node.live)
+        refused(call, 7, f"no claim of pod {other.namespace}/{other.name} has a prepared device", "setting 'dra'")
+    nameless = replace(Delegate(Pod("owner"), sandbox, "net1", network), pod=replace(Pod("owner"), uid=""))
+    assert add(nameless, node)["interfaces"][0]["mac"] == mac_of(node, *node.ports())
+    succeeded(nameless.call("DEL", node.live))
+    assert len(switch_of(node.live).ports(BRIDGE)) == 1
+
+
+def test_the_driver_is_off(live: LiveNode, sandbox: str) -> None:
+    """On a node that serves no claims, the ID of a claim's device is refused instead of a port being made for it."""
+    live.start()
+    network = {**live.network(), "host": {"bridge": {"bridgeName": BRIDGE}}, "deviceID": BRIDGE}
+    refused(live.run("ADD", network, sandbox, CNI_ARGS=Pod().args), 7, "has a prepared device", "setting 'dra'")
+    assert live.leftovers() == {}
+
+
+def test_unprepared_before_del(node: ClaimingNode, sandbox: str) -> None:
+    """Where the claim is unprepared first its port is gone, CHECK says so, nothing is made again, and DEL succeeds."""
+    pod = with_claims(node, "app", {"one": ((BRIDGE,), None)})
+    [each] = delegates(node.api, node.live, pod, sandbox, [definition(node)])
+    result = add(each, node)
+    node.kubelet.unprepare(pod)
+    assert switch_of(node.live).ports(BRIDGE) == []
+    refused(each.call("CHECK", node.live, prevResult=result), 103, "claim default/one")
+    node.live.tick(2)
+    assert switch_of(node.live).ports(BRIDGE) == []
+    succeeded(each.call("DEL", node.live))
+    node.require_nothing_left()
+
+
+def test_a_lost_port(node: ClaimingNode, sandbox: str) -> None:
+    """A port that is lost is made again for the claim, and the interface has it again; meanwhile CHECK says what is missing."""
+    pod = with_claims(node, "app", {"one": ((BRIDGE,), None)})
+    [port] = node.ports()
+    [each] = delegates(node.api, node.live, pod, sandbox, [definition(node)])
+    result = add(each, node)
+    node.live.kill()
+    switch_of(node.live).vsctl("del-port", BRIDGE, port)
+    refused(replace(each, alone=True).call("CHECK", node.live, prevResult=result), 103, port)
+    node.start()
+    node.await_prepared(1)
+    assert switch_of(node.live).ports(BRIDGE) == [port]
+    succeeded(each.call("CHECK", node.live, prevResult=result))
+    succeeded(each.call("DEL", node.live))
+    node.kubelet.end(pod)
+    node.require_nothing_left()
+
+
+def test_a_former_sandbox(node: ClaimingNode, sandbox: str) -> None:
+    """While the pod's former sandbox is there it keeps the port; one that went without DEL gives it to the next sandbox."""
+    pod = with_claims(node, "app", {"one": ((BRIDGE,), None)})
+    former = Path(sandbox).parent / "cni-former"
+    former.touch()
+    subprocess.run(["unshare", f"--net={former}", "true"], check=True)
+    [lost] = delegates(node.api, node.live, pod, str(former), [definition(node)], container(1))
+    [each] = delegates(node.api, node.live, pod, sandbox, [definition(node)], container(2))
+    try:
+        add(lost, node)
+        refused(each.call("ADD", node.live), 105, container(1))
+    finally:
+        subprocess.run(["umount", "--lazy", str(former)], check=True)
+        former.unlink()
+    add(each, node)
+    assert [shown["container"] for shown in records_of(node) if shown["network"] == "net"] == [each.container]
+    succeeded(lost.call("DEL", node.live))
+    succeeded(each.call("DEL", node.live))
+    node.kubelet.end(pod)
+    node.require_nothing_left()
+
+
+def test_without_an_agent(node: ClaimingNode, sandbox: str) -> None:
+    """A claim that is prepared can be joined and left while no agent runs; a GC for the network leaves the claim's port."""
+    pod = with_claims(node, "app", {"one": ((BRIDGE,), None)})
+    [port] = node.ports()
+    [each] = delegates(node.api, node.live, pod, sandbox, [definition(node)])
+    node.live.kill()
+    add(replace(each, alone=True), node)
+    assert switch_of(node.live).ports(BRIDGE) == [port]
+    succeeded(replace(each, alone=True).call("DEL", node.live))
+    add(replace(each, alone=True), node)
+    node.live.start()
+    network = {**each.network, "cniVersion": "1.1.0", "cni.dev/valid-attachments": []}
+    succeeded(node.live.run("GC", network))
+    assert switch_of(node.live).ports(BRIDGE) == [port]
+    assert [shown["ifname"] for shown in records_of(node)] == ["net0"]
+    node.kubelet.await_driver(DRIVER)
+    node.kubelet.end(pod)
     node.require_nothing_left()

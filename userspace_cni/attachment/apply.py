@@ -350,6 +350,7 @@ def _made(mine: tuple[Step, ...], shared: SharedHolders, driver: DriverOf) -> se
         step.resource.key
         for step in mine
         if step.resource
+        and not step.resource.lent
         and (
             step.resource.key in shared.made
             or (step.resource.key not in held and (step.resource.exclusive or not driver(step).is_present(step)))

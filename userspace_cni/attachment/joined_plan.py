@@ -85,6 +85,9 @@ def with_joined(attachment: Attachment, device: JoinableDevice) -> Attachment:
         port.bridge,
         port.server_path,
         port.mac,
+        port.vlan,
+        port.interface.mtu,
+        port.limits,
     )
     own = next(number for number, step in enumerate(attachment.steps) if step is attachment.port)
     return replace(attachment, steps=(joined, *attachment.steps[own + 1 :]))

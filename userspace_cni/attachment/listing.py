@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Protocol
 from userspace_cni.attachment.drift import Drift, sentence
 from userspace_cni.attachment.port_now import PortNow, change_finding, count_frames, find_changes
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import OvsPort, VhostUserClient
+from userspace_cni.attachment.steps import JoinedPort, OvsPort, VhostUserClient
 from userspace_cni.base.findings import Finding
 from userspace_cni.base.limits import UNLIMITED, Limits
 from userspace_cni.base.vlans import Vlan
@@ -167,8 +167,8 @@ def describe(
         "socket_dead": dead is not None,
         "mac": step.mac if step else joined.mac if joined else "",
         "addresses": addresses(record),
-        "vlan": _vlan(step),
-        "mtu": step.interface.mtu if step else None,
+        "vlan": _vlan(step or joined),
+        "mtu": step.interface.mtu if step else joined.mtu if joined else None,
         "now": describe_now(port.now) if port else None,
         "frames": frames,
         "dropped": dropped,
@@ -318,7 +318,7 @@ def describe_now(now: PortNow) -> dict[str, Any]:
     }
 
 
-def _vlan(step: OvsPort | None) -> dict[str, Any]:
+def _vlan(step: OvsPort | JoinedPort | None) -> dict[str, Any]:
     if step is None:
         return {"tag": None, "trunks": [], "mode": ""}
     return _of_vlan(step.vlan)

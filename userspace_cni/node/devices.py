@@ -76,7 +76,7 @@ def _require_foreign(asked: str, bridge: str, pod: str, given: Mapping[str, tupl
     resource = next((resource for resource, devices in given.items() if asked in devices), "")
     if not resource:
         raise InvalidConfig(
-            f"'deviceID' is {asked!r}, and the kubelet gave no such device to pod {pod}",
+            f"'deviceID' is {asked!r}, and the kubelet gave no such device to pod {pod}, nor has a claim of it one that is free",
             "Multus sets it from the resourceName of the NetworkAttachmentDefinition; write none into a network",
         )
     if resource.startswith(f"{DOMAIN}/"):

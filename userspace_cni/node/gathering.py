@@ -167,8 +167,8 @@ class LocalGathering:
         from userspace_cni.attachment.joined_plan import require_joinable
         from userspace_cni.node.joined_ports import find_joinable
 
-        store = self.node.store
-        found = find_joinable(self.request.environment, self.options, store.journal, store.boot_id())
+        store, plugin = self.node.store, bool(self.node.installation.settings.devices_per_bridge)
+        found = find_joinable(self.request.environment, self.options, store.journal, store.boot_id(), plugin_has_devices=plugin)
         if found:
             require_joinable(self.options, found)
         return found

@@ -32,15 +32,24 @@ _LOOK: Final = (
 )
 
 
-def find_joinable(environment: Environment, options: Options, journal: Journal, boot_id: str) -> JoinableDevice | None:
+def find_joinable(
+    environment: Environment, options: Options, journal: Journal, boot_id: str, *, plugin_has_devices: bool = False
+) -> JoinableDevice | None:
     """The claim's device that `deviceID` means for this interface; None where no claim of the pod has one of that name.
 
     Of several the first, by name of the claim and number, that no other interface of the container has joined; one that is as
     the network asks comes first. Raises InvalidConfig where all are joined, and Unavailable for one that is not prepared yet.
+    `plugin_has_devices`: where all are joined, the ID is that of a device plugin's device, which may be called the same.
     """
     named = [each for each in journal.records() if _is_named(each, options.asked.device_id, environment)]
     if not named:
         return None
+    if len({each.pod_uid for each in named}) > 1:
+        raise InvalidConfig(
+            f"'deviceID' is {options.asked.device_id!r}, and claims of several pods that are called "
+            f"{environment.pod_namespace}/{environment.pod_name} have such a device",
+            "CNI_ARGS holds no K8S_POD_UID that says which of them this is: see the runtime",
+        )
     if late := [each for each in named if each.state != "ready" or each.boot_id != boot_id]:
         raise Unavailable(
             f"the device {options.asked.device_id} of claim {late[0].pod_namespace}/{late[0].network} is not ready",
@@ -48,6 +57,8 @@ def find_joinable(environment: Environment, options: Options, journal: Journal, 
         )
     devices = [device for each in sorted(named, key=_order) if (device := _device(each))]
     free = [each for each in devices if not _is_taken(each, environment, journal)]
+    if not free and plugin_has_devices:
+        return None
     if not free:
         raise InvalidConfig(
             f"'deviceID' is {options.asked.device_id!r}, and other interfaces of pod {environment.pod_namespace}/"

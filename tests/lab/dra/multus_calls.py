@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.agent.living import LiveNode
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.pods import Pod
 from tests.lab.kube.resource_definitions import CLAIMS, SLICES
-from tests.lab.node.node import CONTAINER, Node
+from tests.lab.node.node import CONTAINER
 from tests.lab.runtimes.runtime import Call
 
 DEVICE_ID: Final = "k8s.cni.cncf.io/deviceID"
@@ -44,8 +45,10 @@ class Delegate:
     ifname: str
     network: Mapping[str, Any]
     container: str = CONTAINER
+    alone: bool = False
+    """Whether the plugin is called as a process that needs no agent."""
 
-    def call(self, verb: str, node: Node, **keys: Any) -> Call:
+    def call(self, verb: str, node: LiveNode, **keys: Any) -> Call:
         """One call; `keys`: what libcni adds to the network, as `prevResult`."""
         pod = self.pod
         args = [
@@ -56,11 +59,12 @@ class Delegate:
             ("K8S_POD_UID", pod.uid),
         ]
         named = ";".join("=".join(each) for each in args)
-        return node.run(verb, {**self.network, **keys}, self.netns, self.container, self.ifname, CNI_ARGS=named)
+        run = node.run_handed if self.alone else node.run
+        return run(verb, {**self.network, **keys}, self.netns, self.container, self.ifname, CNI_ARGS=named)
 
 
 def delegates(
-    api: ApiServer, node: Node, pod: Pod, netns: str, definitions: Sequence[Definition], container: str = CONTAINER
+    api: ApiServer, node: LiveNode, pod: Pod, netns: str, definitions: Sequence[Definition], container: str = CONTAINER
 ) -> list[Delegate]:
     """The pod's further interfaces, in the order of its networks."""
     given = {resource: list(devices) for resource, devices in devices_of(api, pod).items()}

@@ -4,14 +4,16 @@ of a network that has joined it."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
 from userspace_cni.attachment.steps.directories import Directory
 from userspace_cni.attachment.steps.port import PortRef
 from userspace_cni.attachment.steps.step import SharedResource, Step
+from userspace_cni.base.limits import UNLIMITED, Limits
 from userspace_cni.base.stages import Stage
+from userspace_cni.base.vlans import Vlan
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class JoinedPort(Step):
 
     The attachment holds it, and neither makes nor removes it: it stays as long as its claim. `holder`: the container ID in the
     device's record, `device`: the interface name there; `claim`: the claim's namespace and name. `directory`: that of the socket,
-    which containers have at `mapped`. `server_path`: the socket as OVS has it.
+    which containers have at `mapped`. `server_path`: the socket as OVS has it. The rest is what the claim's port has, for people.
     """
 
     kind: ClassVar[str] = "joined-port"
@@ -75,11 +77,14 @@ class JoinedPort(Step):
     bridge: str
     server_path: str
     mac: str = ""
+    vlan: Vlan = field(default_factory=Vlan)
+    mtu: int | None = None
+    limits: Limits = UNLIMITED
 
     @cached_property
     def resource(self) -> SharedResource:
         """A vhost-user socket has one peer: one interface joins the port."""
-        return SharedResource(self.directory, f"joined:{self.holder}@{self.device}", exclusive=True)
+        return SharedResource(self.directory, f"joined:{self.holder}@{self.device}", exclusive=True, lent=True)
 
     @property
     def thing(self) -> str:

@@ -20,12 +20,13 @@ class SharedResource:
     """A thing on the node that several attachments may need: it exists once and has a list of holders.
 
     `place` is the thing's directory: all things of one directory have one lock and one list. `key` names the thing.
-    `exclusive`: a second holder is refused instead of added.
+    `exclusive`: a second holder is refused instead of added. `lent`: another attachment makes and removes it, its holders never.
     """
 
     place: str
     key: str
     exclusive: bool = False
+    lent: bool = False
 
 
 @dataclass(frozen=True)
