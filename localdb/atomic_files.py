@@ -161,6 +161,14 @@ class StoreDirectory:
         """Return the stamp of the file `name`; empty when it is gone, or changed too lately, see `stamp_of`."""
         return stamp_of(name, self.fd)
 
+    def has(self, name: str) -> bool:
+        """Whether something has that name."""
+        try:
+            os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
     def links(self, name: str) -> int:
         return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_nlink
 

@@ -195,6 +195,17 @@ class Store:
                 return False
         return True
 
+    def find(self, collection: str, keys: Iterable[str]) -> list[str]:
+        """Those of the keys for which a file is in the place of their record, in their order; no content is read."""
+        path = self._collection_path(collection)
+        with Attempt("look for records in", path):
+            try:
+                directory = self._open(path)
+            except FileNotFoundError:
+                return []
+            with directory:
+                return [key for key in keys if directory.has(encode_name(key, SUFFIX))]
+
     def drop(self, collection: str, key: str, *, durable: bool = True) -> None:
         """Remove the record of `key`; after a power cut it may be back unless `durable`. An absent record is no error."""
         path, name = self._locate(collection, key)

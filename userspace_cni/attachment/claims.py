@@ -129,8 +129,7 @@ def unprepare(uid: str, node: Node, find_left: Callable[[Collection[str]], Mappi
 def read_devices(uid: str, node: Node, begin: int = 0) -> list[Record]:
     """The records of the claim's devices from number `begin` on, by number. Those of other claims are not read: a node may have
     hundreds."""
-    container, read = claim_container(uid), node.store.journal.read
-    return [record for number in range(begin, DEVICES_MAX) if (record := read(container, interface_name(number)))]
+    return node.store.journal.read_some(claim_container(uid), map(interface_name, range(begin, DEVICES_MAX)))
 
 
 def read_whole(uid: str, node: Node) -> list[Mapping[str, Any]]:

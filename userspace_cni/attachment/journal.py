@@ -96,6 +96,13 @@ class Journal:
     def read(self, container_id: str, ifname: str) -> Record | None:
         return self.read_key(record_key(container_id, ifname))
 
+    def read_some(self, container_id: str, ifnames: Iterable[str]) -> list[Record]:
+        """The records of a container's attachments of these names, in their order: for many names, of which few have one."""
+        keys = [record_key(container_id, ifname) for ifname in ifnames]
+        with _translated(f"looking for the records of {container_id}"):
+            found = self._store.find(_collection(container_id), keys)
+        return [record for key in found if (record := self.read_key(key))]
+
     def read_key(self, key: str) -> Record | None:
         with _translated(f"reading the record of {key}"):
             raw = self._store.get(_collection(key), key)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from userspace_cni.attachment import claims
 from userspace_cni.attachment.claim_plan import UID, ClaimRequest
@@ -30,9 +30,10 @@ from userspace_cni.node.bridge_room import ClaimedPort
 from userspace_cni.node.claim_devices import RequestedDevice
 
 if TYPE_CHECKING:
+    from userspace_cni.attachment.steps import Step
     from userspace_cni.kube.object_requests import Objects
     from userspace_cni.node.bridge_room import BridgeRoom
-    from userspace_cni.node.claim_devices import ClaimDevices
+    from userspace_cni.node.claim_devices import ClaimDevices, ClaimPlans
     from userspace_cni.node.local_node import LocalNode
 
 T = TypeVar("T")
@@ -133,7 +134,8 @@ class Preparing:
             return recorded
         pod = _consumer_of(seen)
         owner = ClaimOwner(seen.namespace, seen.name, seen.uid, pod.name, pod.uid)
-        wishes = [self._wish(owner, seen, device, deadline) for device in seen.devices]
+        plans = self._devices.begin_plans(owner, deadline)
+        wishes = [self._wish(seen, device, plans) for device in seen.devices]
         with self._room.admit(seen.uid, self._claimed(seen)):
             claims.prepare(owner, wishes, self._node, partial(_spread, self._ports), deadline)
         self._calls.on_claim(seen)
@@ -154,15 +156,14 @@ class Preparing:
             raise StepFailed(f"{what} has no device of {DRIVER}", "its status.allocation")
         return seen
 
-    def _wish(self, owner: ClaimOwner, seen: SeenClaim, device: AllocatedDevice, deadline: Deadline) -> DeviceWish:
+    def _wish(self, seen: SeenClaim, device: AllocatedDevice, plans: ClaimPlans) -> DeviceWish:
         """What is wanted of one device. What cannot be is raised when it is planned: a device that is there needs no bridge."""
         alike = [each for each in seen.devices if each.request == device.request]
         numbers = tuple(each.number for each in alike)
         request = ClaimRequest(seen.namespace, seen.name, seen.uid, seen.pod_claim, device.request, numbers)
 
-        def plan() -> Any:
-            devices = [self._requested(each) for each in alike]
-            return self._devices.plan(owner, request, device.number, devices, deadline)
+        def plan() -> tuple[Step, ...]:
+            return plans.plan(request, device.number, [self._requested(each) for each in alike])
 
         said = {
             "number": device.number,

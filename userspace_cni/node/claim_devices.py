@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.claim_plan import (
@@ -22,7 +23,7 @@ from userspace_cni.attachment.claim_plan import (
     with_files,
 )
 from userspace_cni.attachment.claims import ClaimOwner, interface_name
-from userspace_cni.attachment.facts import SocketPlace
+from userspace_cni.attachment.facts import SocketFacts, SocketPlace
 from userspace_cni.attachment.records import claim_container
 from userspace_cni.base.errors import Unavailable, UnsupportedField
 from userspace_cni.base.log import say
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from userspace_cni.attachment.consumer import Consumer
-    from userspace_cni.attachment.facts import Facts, Pod
+    from userspace_cni.attachment.facts import Pod
     from userspace_cni.attachment.journal import Journal
     from userspace_cni.attachment.planned import Attachment
     from userspace_cni.attachment.steps import PortRef, Step
@@ -67,13 +68,18 @@ class _ClaimGathering(LocalGathering):
 
     place: SocketPlace
 
-    def facts(self, netns_inode: int) -> Facts:
+    def facts(self, netns_inode: int) -> SocketFacts:
         """As of an ADD. Raises also Unavailable for a bridge that is not there: a claim makes none."""
         bridge = self.options.bridge
         facts = super().facts(netns_inode)
         if not self.node.switch.ports.has_bridge(bridge):
             raise Unavailable(f"bridge {bridge} is not there", "the claim's device is of that bridge: ovs-vsctl show")
+        assert isinstance(facts, SocketFacts)  # noqa: S101 - a claim has no link
         return facts
+
+    def facts_as(self, facts: SocketFacts) -> SocketFacts:
+        """Those that were gathered for another device of the claim with the same parameters, for this one."""
+        return self._beside_others(replace(facts, place=self.place))
 
     def _ask_for_pod(self, kubeconfig: str, suffices: Callable[[Pod], bool] = lambda _: True) -> Pod | None:
         del kubeconfig, suffices
@@ -90,8 +96,87 @@ def list_claimed(journal: Journal) -> list[ClaimedPort]:
     return [ClaimedPort(each.claim_uid, port.bridge, str((each.result or {}).get("device", ""))) for each, port in found if port]
 
 
+class ClaimPlans:
+    """Plans the devices of one claim, each once, whichever of them ask for it. About devices with the same parameters the node is
+    asked once. Safe to use from several threads.
+    """
+
+    def __init__(self, node: LocalNode, places: ClaimPlaces, owner: ClaimOwner, deadline: Deadline) -> None:
+        self._node = node
+        self._places = places
+        self._owner = owner
+        self._deadline = deadline
+        self._lock = Lock()
+        self._known: dict[bytes, tuple[Request, Options]] = {}
+        self._gathered: dict[bytes, SocketFacts] = {}
+        self._planned: dict[int, Attachment] = {}
+
+    def plan(self, request: ClaimRequest, number: int, devices: Sequence[RequestedDevice]) -> tuple[Step, ...]:
+        """The steps of the device of that number, which is one of `devices`, all of the request. Changes nothing.
+
+        Raises UserspaceError for parameters that cannot be, for what the rules refuse, and for a bridge that is not there.
+        """
+        chosen = devices if request.is_first(number) else [each for each in devices if each.number == number]
+        with self._lock:
+            read = {each.number: self._read(each) for each in chosen}
+            # parameters are a request's: its devices have one consumer
+            request = replace(request, of_vm=isinstance(self._consumer(read[number][1]), KubevirtConsumer))
+            planned = {each.number: self._plan_one(request, each.number, *read[each.number]) for each in chosen}
+        views = [_view(each, planned[each.number], request) for each in chosen]
+        return with_files(planned[number], request, number, views, self._places)
+
+    def _consumer(self, options: Options) -> Consumer:
+        return self._node.pods.consumers[options.consumer]
+
+    def _read(self, device: RequestedDevice) -> tuple[Request, Options]:
+        """The device as an ADD would ask for it."""
+        stdin = json.dumps({**device.network, "cniVersion": LATEST, "name": _ANY_CLAIM, "type": "userspace"}).encode()
+        if stdin not in self._known:
+            self._known[stdin] = self._read_first(stdin)
+        request, options = self._known[stdin]
+        return replace(request, environment=replace(request.environment, ifname=interface_name(device.number))), options
+
+    def _read_first(self, stdin: bytes) -> tuple[Request, Options]:
+        owner = self._owner
+        args = {"K8S_POD_NAMESPACE": owner.namespace, "K8S_POD_NAME": owner.pod_name, "K8S_POD_UID": owner.pod_uid}
+        environment = Environment(
+            "ADD", claim_container(owner.uid), "", interface_name(0), args, (), netns_override=False, variables={}
+        )
+        nameless = Request(environment, read_network(stdin, "ADD"), stdin)
+        options = self._node.pods.read_options(nameless, lambda text: say("warning", text))
+        if options.link:
+            raise UnsupportedField(
+                "the claim's parameters ask for a kernel link", "a device of a claim is a vhost-user interface"
+            )
+        return replace(nameless, network=replace(nameless.network, name=owner.name)), options
+
+    def _plan_one(self, of: ClaimRequest, number: int, request: Request, options: Options) -> Attachment:
+        from userspace_cni.attachment.plan import plan
+
+        if number not in self._planned:
+            consumer = KubevirtConsumer(of.name_in_pod(number)) if of.of_vm else self._consumer(options)
+            sources = FactSources(self._node.installation, self._node.store, self._node.switch, None)
+            gathering = _ClaimGathering(sources, request, options, consumer, self._deadline, self._place(of, number))
+            alike = self._gathered.get(request.stdin)
+            facts = gathering.facts(0) if alike is None else gathering.facts_as(alike)
+            self._planned[number] = plan(request, options, consumer, facts, EMPTY)
+            self._gathered[request.stdin] = facts
+        return self._planned[number]
+
+    def _place(self, of: ClaimRequest, number: int) -> SocketPlace:
+        return SocketPlace(
+            self._places.device_directory(of.uid, number),
+            trusted=self._places.directories,
+            create=False,
+            own=False,
+            mount_name=self._places.mount_name(of.uid, number),
+            subdirectory=f"{of.directory_name(number)}/",
+            closed=True,
+        )
+
+
 class ClaimDevices:
-    """Plans devices of claims, and finds what is left of them."""
+    """The devices of claims: where they have their things, their plans, and what is left of them."""
 
     def __init__(self, node: LocalNode) -> None:
         self._node = node
@@ -101,58 +186,9 @@ class ClaimDevices:
         settings = self._node.installation.settings
         return ClaimPlaces(DOMAIN, f"{settings.run_dir}/{CLAIMS}", settings.cdi_dir, settings.short_dir)
 
-    def plan(
-        self, owner: ClaimOwner, request: ClaimRequest, number: int, devices: Sequence[RequestedDevice], deadline: Deadline
-    ) -> tuple[Step, ...]:
-        """The steps of the device of that number, which is one of `devices`, all of the request. Changes nothing.
-
-        Raises UserspaceError for parameters that cannot be, for what the rules refuse, and for a bridge that is not there.
-        """
-        chosen = devices if request.is_first(number) else [each for each in devices if each.number == number]
-        read = {each.number: self._read(owner, each) for each in chosen}
-        # parameters are a request's: its devices have one consumer
-        request = replace(request, of_vm=isinstance(self._consumer(read[number][1]), KubevirtConsumer))
-        planned = {each.number: self._plan_one(request, each.number, *read[each.number], deadline) for each in chosen}
-        views = [_view(each, planned[each.number], request) for each in chosen]
-        return with_files(planned[number], request, number, views, self.places)
-
-    def _consumer(self, options: Options) -> Consumer:
-        return self._node.pods.consumers[options.consumer]
-
-    def _read(self, owner: ClaimOwner, device: RequestedDevice) -> tuple[Request, Options]:
-        """The device as an ADD would ask for it."""
-        node, uid, number = self._node, owner.uid, device.number
-        stdin = json.dumps({**device.network, "cniVersion": LATEST, "name": _ANY_CLAIM, "type": "userspace"}).encode()
-        args = {"K8S_POD_NAMESPACE": owner.namespace, "K8S_POD_NAME": owner.pod_name, "K8S_POD_UID": owner.pod_uid}
-        environment = Environment(
-            "ADD", claim_container(uid), "", interface_name(number), args, (), netns_override=False, variables={}
-        )
-        nameless = Request(environment, read_network(stdin, "ADD"), stdin)
-        options = node.pods.read_options(nameless, lambda text: say("warning", text))
-        request = replace(nameless, network=replace(nameless.network, name=owner.name))
-        if options.link:
-            raise UnsupportedField(
-                "the claim's parameters ask for a kernel link", "a device of a claim is a vhost-user interface"
-            )
-        return request, options
-
-    def _plan_one(self, of: ClaimRequest, number: int, request: Request, options: Options, deadline: Deadline) -> Attachment:
-        from userspace_cni.attachment.plan import plan
-
-        node, uid = self._node, of.uid
-        place = SocketPlace(
-            self.places.device_directory(uid, number),
-            trusted=self.places.directories,
-            create=False,
-            own=False,
-            mount_name=self.places.mount_name(uid, number),
-            subdirectory=f"{of.directory_name(number)}/",
-            closed=True,
-        )
-        consumer = KubevirtConsumer(of.name_in_pod(number)) if of.of_vm else self._consumer(options)
-        sources = FactSources(node.installation, node.store, node.switch, None)
-        facts = _ClaimGathering(sources, request, options, consumer, deadline, place).facts(0)
-        return plan(request, options, consumer, facts, EMPTY)
+    def begin_plans(self, owner: ClaimOwner, deadline: Deadline) -> ClaimPlans:
+        """The plans of one claim's devices, for one preparation of it."""
+        return ClaimPlans(self._node, self.places, owner, deadline)
 
     # -- what nothing records ---------------------------------------------------------------------------------------------
 

@@ -565,6 +565,15 @@ def stamps_of(bench: Bench) -> dict[str, Stamp]:
     return stamps
 
 
+def test_which_of_many_keys_have_a_record(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that have one are told in the order in which they are asked for, and none is read."""
+    assert bench.store.find("c", ["a"]) == []
+    for key in ("b", "d/e", "a"):
+        bench.store.put("c", key, RECORD)
+    monkeypatch.setattr(StoreDirectory, "read", _unexpected)
+    assert bench.store.find("c", iter(["a", "x", "d/e", "b"])) == ["a", "d/e", "b"]
+
+
 def test_what_has_not_changed_is_not_read_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of files with the stamps of an earlier listing none is opened; those that were replaced, removed or are new are told."""
     for key in "abc":
