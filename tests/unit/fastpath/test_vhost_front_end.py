@@ -27,6 +27,7 @@ from userspace_cni.fastpath.fastpath_errors import (
     Closed,
     Disconnected,
     FastPathError,
+    MemoryShort,
     MessageRefused,
     NegotiationFailed,
     PeerError,
@@ -150,6 +151,13 @@ def test_memory_and_rings(path: Path) -> None:
             assert region.user <= address < region.user + region.size
             assert address % alignment == 0
     assert [ring.vring for ring in rings] == [0, 1]
+
+
+def test_a_listener_has_its_memory_first(path: Path) -> None:
+    """A listener makes memory before a back-end connects: if there is too little, it is told without one."""
+    options = FrontEndOptions(queue_pairs=128, queue_size=32768, room=65_000)
+    with nothing_left(), FrontEndListener(str(path), options) as listener, pytest.raises(MemoryShort):
+        listener.accept(60)
 
 
 def test_a_poor_back_end(path: Path) -> None:

@@ -345,6 +345,8 @@ class FrontEnd(VhostPort):
         return f"the process that serves {self.path}: its version and its log"
 
     def _open(self, deadline: Instant, *, again: bool) -> None:
+        if self._source.exclusive and not self._closed and not self._offloads:
+            self._prepare(NO_OFFLOADS)  # before the back-end connects
         sock = None if self._closed else self._source.open(deadline, self._wake, again=again)
         if sock is None:
             raise Closed(f"front-end {self.path}", self.closed_as)
@@ -361,9 +363,8 @@ class FrontEnd(VhostPort):
             self._prepare(NO_OFFLOADS)  # while the other side answers
         self._agreed = handshake.negotiate(wanted)
         self._prepare(self._agreed.features)
-        packed = bool(self._agreed.features & Feature.RING_PACKED)
-        in_order = bool(self._agreed.features & Feature.IN_ORDER)
-        mergeable = bool(self._agreed.features & Feature.NET_MRG_RXBUF)
+        kinds = (Feature.RING_PACKED, Feature.IN_ORDER, Feature.NET_MRG_RXBUF)
+        packed, in_order, mergeable = (bool(self._agreed.features & kind) for kind in kinds)
         vrings, rings = [], ffi.new("uint64_t[3]")
         for queue, size, kick, call in zip(self._queues, self._sizes, self._kicks, self._calls, strict=True):
             lib.fp_stop(queue)
@@ -371,9 +372,8 @@ class FrontEnd(VhostPort):
             lib.fp_driver_rings(queue, rings)
             vrings.append(RingSetup(size, rings[0], rings[1], rings[2], kick, call))
         assert self._memory is not None  # noqa: S101 - for mypy
-        address = self._memory.address
-        region = Region(address, self._memory.size, address, 0)
-        handshake.start(self._agreed, region, self._memory.fd, vrings)
+        memory = self._memory
+        handshake.start(self._agreed, Region(memory.address, memory.size, memory.address, 0), memory.fd, vrings)
 
     def _prepare(self, features: Feature) -> None:
         """Make memory and queues, unless an earlier attachment has made them."""
