@@ -18,12 +18,14 @@ GROUPS: Final[Mapping[str, str]] = {
     "NetworkAttachmentDefinition": "k8s.cni.cncf.io",
     "MigrationPolicy": "migrations.kubevirt.io",
     "Plugin": "plugin.kubevirt.io",
+    "ResourceClaimTemplate": "resource.k8s.io",
     "Pod": "",
 }
 """The API group of each kind that is judged."""
 _OTHERS: Final[Mapping[str, tuple[str, ...]]] = {
     "kubevirt.io": ("VirtualMachineInstanceMigration", "VirtualMachineInstanceReplicaSet", "VirtualMachineInstancePreset"),
     "k8s.cni.cncf.io": ("MultiNetworkPolicy", "IPAMClaim"),
+    "resource.k8s.io": ("DeviceClass", "DeviceTaintRule", "ResourceClaim", "ResourceSlice"),
 }
 """What else these groups have, of no concern here."""
 _ALIKE: Final = 0.8

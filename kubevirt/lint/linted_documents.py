@@ -27,6 +27,7 @@ from kubevirt.lint.refusals import judge_refusals
 from kubevirt.lint.registration import judge_cluster
 from kubevirt.lint.registrations import read_cluster
 from kubevirt.lint.sidecars import judge_sidecars
+from kubevirt.lint.vm_claims import TEMPLATE, judge_claims
 
 DOMAIN: Final = "domain"
 _NESTED_MAX: Final = 5
@@ -110,6 +111,7 @@ def _judge_objects(
         if kind == "Pod":
             judge_pod(spot)
     judge_migrations(cluster, [spot for kind, spot in objects if kind == "MigrationPolicy"], machines)
+    templates = [spot for kind, spot in objects if kind == TEMPLATE]
     used = {id(nic.definition) for machine in machines for nic in machine.vhost_user}
     for definition in definitions:
         judge_definition(definition, machines=bool(machines), used=id(definition) in used)
@@ -117,6 +119,7 @@ def _judge_objects(
         judge_fields(machine)
         judge_networks(machine, cluster)
         judge_sidecars(machine, cluster)
+        judge_claims(machine, templates)
         judge_guest(machine)
         if machine.vhost_user:
             judge_addresses(machine)

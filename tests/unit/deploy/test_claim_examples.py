@@ -11,6 +11,7 @@ import yaml
 from click.testing import CliRunner
 from kubernetes.client import ApiClient
 
+from kubevirt.lint.linted_documents import ManifestDocument, judge
 from tests.lab.kube.admission import evaluated
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.daemonset import CLUSTER
@@ -94,6 +95,18 @@ def test_the_driver_takes_the_parameters(path: Path) -> None:
             given = json.dumps({"cniVersion": "1.0.0", "name": "claim", "type": "userspace", **network})
             linted = CliRunner().invoke(userspace_cni, ["lint", "-"], input=given)
             assert linted.exit_code == 0, linted.output
+
+
+def test_the_vm_can_migrate() -> None:
+    """`kubevirt lint` has notes on the VM alone: what is not in the file. Without the consumer it would not migrate."""
+    [path] = [each for each in EXAMPLES if each.stem == "claim-vm"]
+    given = documents(path)
+    judged = judge([ManifestDocument(path.name, each) for each in given])
+    assert [each.message for each in judged.findings if each.severity != "note"] == []
+    [config] = given[0]["spec"]["spec"]["devices"]["config"]
+    del config["opaque"]["parameters"]["consumer"]
+    judged = judge([ManifestDocument(path.name, each) for each in given])
+    assert [each.name for each in judged.findings if each.severity != "note"] == ["not-migratable"]
 
 
 @pytest.mark.parametrize("path", [*EXAMPLES, CLASS], ids=lambda path: path.stem)

@@ -47,14 +47,36 @@ def _own(files: Files, **keys: Any) -> None:
     files.vm["metadata"]["annotations"] = keys
 
 
-def _dra(files: Files, *, mixed: bool = False, claimed: bool = True, gate: str = "") -> None:
+def _dra(files: Files, *, mixed: bool = False, claimed: bool = True, gate: str = "", named: bool = False) -> None:
     spec = files.template["spec"]
     spec["networks"][1] = {"name": "dpdk", "resourceClaim": {"claimName": "c", "requestName": "r"}}
-    spec["resourceClaims"] = [{"name": "c", "resourceClaimTemplateName": "t"}] if claimed else []
+    source = {"resourceClaimName": "mine"} if named else {"resourceClaimTemplateName": "t"}
+    spec["resourceClaims"] = [{"name": "c", **source}] if claimed else []
     if mixed:
         files.second_nic()
     if gate:
         _gates(files, gate)
+
+
+def _dra_given(files: Files, *templates: Any, named: bool = False) -> None:
+    """A claim on a KubeVirt that gives it to the sidecar."""
+    _dra(files, gate="NetworkDevicesWithDRA", named=named)
+    _version(files, "v1.10.0", *templates)
+
+
+def claim_template(parameters: Any = None, request: str = "r", device_class: str = "vhost-user.userspace-cni.io") -> Any:
+    """The template of the VM's claim; `parameters`: what it says to our driver of that request."""
+    devices: dict[str, Any] = {"requests": [{"name": "r", "exactly": {"deviceClassName": device_class}}]}
+    if parameters is not None:
+        opaque = {"driver": "userspace-cni.io", "parameters": parameters}
+        devices["config"] = [{"requests": [request], "opaque": opaque}]
+    metadata = {"name": "t", "namespace": WANTED.namespace}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": metadata,
+        "spec": {"spec": {"devices": devices}},
+    }
 
 
 def _upstream_twice(files: Files, *, used: bool) -> None:
@@ -328,6 +350,14 @@ CASES: dict[str, tuple[str, str, Spoil]] = {
         lambda f: f.domain["devices"]["interfaces"].append({"name": "t", "binding": {"name": "acme"}, "masquerade": {}}),
     ),
     "two core methods": ("two-bindings", "error", lambda f: f.domain["devices"]["interfaces"][0].update(bridge={})),
+    "DRA with a claim that the VM names": ("not-migratable", "note", lambda f: _dra_given(f, named=True)),
+    "DRA with a template for pods": (
+        "not-migratable", "warning", lambda f: _dra_given(f, claim_template({"host": {"mtu": 1500}})),
+    ),
+    "DRA with a template without parameters": ("not-migratable", "warning", lambda f: _dra_given(f, claim_template())),
+    "DRA with parameters for another request": (
+        "not-migratable", "warning", lambda f: _dra_given(f, claim_template({"consumer": "kubevirt"}, "other")),
+    ),
     "DRA without its gate": ("dra-not-mounted", "error", lambda f: _dra(f, gate="Other")),
     "DRA without its claim": ("no-source", "error", lambda f: _dra(f, claimed=False)),
     "another hook": (

@@ -18,7 +18,7 @@ from kubevirt.manifests import ManifestOptions, hco_manifests, kubevirt_manifest
 from kubevirt.plugin_manifests import plugin_manifests
 from kubevirt.plugin_schema import Version
 from tests.unit.kubevirt import lint_files
-from tests.unit.kubevirt.lint_cases import CASES
+from tests.unit.kubevirt.lint_cases import CASES, claim_template
 from tests.unit.kubevirt.lint_files import Files, found, grave, launcher_plugin, plugin, pod, told_pod
 from tests.unit.kubevirt.plugin_definition import stored
 from tests.unit.kubevirt.schemas import schema
@@ -256,6 +256,23 @@ def test_a_claim_on_a_kubevirt_that_gives_it() -> None:
     for version in ("v1.10.0", "v1.11.0"):
         files.kubevirt["status"]["observedKubeVirtVersion"] = version
         assert [each for each in files.findings() if each.name == "dra-not-mounted"] == []
+
+
+def test_a_claim_with_which_a_vm_can_migrate() -> None:
+    """A template whose parameters say that a VM uses it has no finding; what another class says is not known, nor judged."""
+    good = [
+        claim_template({"consumer": "kubevirt"}),
+        claim_template({"Consumer": "kubevirt"}),
+        claim_template(device_class="theirs.example"),
+        {**claim_template(), "metadata": {"name": "t", "namespace": "elsewhere"}},
+        {**claim_template(), "metadata": {"name": "another", "namespace": "nfv"}},
+    ]
+    for template in good:
+        files = Files()
+        CASES["DRA with a claim that the VM names"][2](files)
+        files.template["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimTemplateName": "t"}]
+        files.others.append(template)
+        assert files.findings() == []
 
 
 def test_a_binding_that_is_not_registered_is_told_right() -> None:

@@ -31,7 +31,7 @@ _NOTHING: Final = Finding(
 @click.pass_context
 def lint_command(ctx: click.Context, files: tuple[str, ...], bindings: tuple[str, ...], in_json: bool) -> None:
     """Report what in manifests would fail: of VMs, networks, the KubeVirt or HyperConverged object, migration policies, Plugins,
-    virt-launcher pods, and libvirt domains.
+    templates of claims, virt-launcher pods, and libvirt domains.
 
     A FILE is YAML or JSON with any number of objects, the XML of a domain, a directory with such files (in it and below; hidden
     directories and links are not entered), or - for stdin. A VM is checked together with the networks and the registration that

@@ -1,0 +1,62 @@
+"""Checks the claims of a VM's networks: whether the VM can migrate with them. Pure.
+
+Both pods of a migration need a claim of their own, and the socket at one path: the first a template gives, the second our driver
+when the claim's parameters say that a VM uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from kubevirt.lint.machine import LintedMachine
+from kubevirt.lint.reading import DocumentValue, fold_keys
+
+TEMPLATE: Final = "ResourceClaimTemplate"
+DRIVER: Final = "userspace-cni.io"
+CLASS: Final = f"vhost-user.{DRIVER}"
+"""The DeviceClass as we deploy it, which says nothing of consumers; what another one says is not known here."""
+
+
+def judge_claims(machine: LintedMachine, templates: Sequence[DocumentValue]) -> None:
+    """Everything about claims of its vhost-user interfaces. `templates`: those that are given, of any namespace."""
+    claims = {each.text("name"): each for each in machine.instance.items("resourceClaims")}
+    for nic in machine.vhost_user:
+        asked = nic.network.child("resourceClaim")
+        claim = claims.get(asked.text("claimName"))
+        if claim is None:
+            continue
+        if named := claim.text("resourceClaimName"):
+            claim.find(
+                "not-migratable",
+                "note",
+                f"the VM names ResourceClaim '{named}' itself, which is allocated on one node: the VM stays there",
+                "for a VM that is to migrate name a template (resourceClaimTemplateName), which makes a claim for each pod",
+            )
+        made_of = claim.text("resourceClaimTemplateName")
+        for template in templates:
+            metadata = template.child("metadata")
+            if made_of and (metadata.text("name"), metadata.text("namespace")) == (made_of, machine.namespace):
+                _judge_template(template.child("spec", "spec", "devices"), asked.text("requestName"), machine)
+
+
+def _judge_template(devices: DocumentValue, request: str, machine: LintedMachine) -> None:
+    if CLASS not in _classes(devices, request):
+        return
+    said = [each.child("opaque") for each in devices.items("config") if request in (each.texts("requests") or [request])]
+    ours = [fold_keys(each.get("parameters")) for each in said if each.text("driver") == DRIVER]
+    if not any(each.get("consumer") == "kubevirt" for each in ours):
+        devices.find(
+            "not-migratable",
+            "warning",
+            f"VM {machine} has a claim of this template, which does not say that its consumer is kubevirt: the VM starts, and "
+            "QEMU finds no directory for its socket where it migrates to",
+            f"add `consumer: kubevirt` to the parameters for {DRIVER} (docs/dra.md)",
+        )
+
+
+def _classes(devices: DocumentValue, request: str) -> Iterator[str]:
+    for each in devices.items("requests"):
+        if each.text("name") == request:
+            yield each.child("exactly").text("deviceClassName")
+            yield from (alternative.text("deviceClassName") for alternative in each.items("firstAvailable"))
