@@ -1,4 +1,4 @@
-"""Claims of a VM's pods: what the two pods between which it migrates have in common, and what keeps its interfaces apart."""
+"""Claims of a VM's pods: what the two pods between which it migrates have in common, and what stays as it was recorded."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from kubevirt.claim_directory import find_in_directory
 from kubevirt.dra import read_metadata
+from kubevirt.vmi import NetworkClaim, VirtualMachine
 from tests.agent.living import LiveNode
 from tests.cni.spec import switch_of
-from tests.lab.dra.claiming_node import BRIDGE, ClaimingNode, claiming
+from tests.lab.dra.claiming_node import ClaimingNode, claiming
 from tests.lab.kube.pods import Pod
 from tests.lab.switch.switch import wait_until
 from userspace_cni.attachment.journal import Journal
@@ -38,17 +40,25 @@ def macs(node: ClaimingNode, uid: str) -> list[str]:
     return [found[ifname] for ifname in sorted(found)]
 
 
-def mounts(node: ClaimingNode, uid: str) -> dict[str, Path]:
-    """What the containers of a claim's pod get: path in the container -> path on the host."""
+def edits(node: ClaimingNode, uid: str) -> list[dict[str, Any]]:
+    """What the runtime adds to the containers of a claim's pod."""
     specs = [json.loads(path.read_text()) for path in node.live.cdi.glob(f"*{uid}*")]
-    edits = [device["containerEdits"] for spec in specs for device in spec["devices"]]
-    return {mount["containerPath"]: Path(mount["hostPath"]) for each in edits for mount in each["mounts"]}
+    return [device["containerEdits"] for spec in specs for device in spec["devices"]]
 
 
-def prepared(node: ClaimingNode, pod: str, name: str, namespace: str = "default", **claim: Any) -> str:
+def mounts(node: ClaimingNode, uid: str) -> dict[str, Path]:
+    """Path in the container -> path on the host."""
+    return {mount["containerPath"]: Path(mount["hostPath"]) for each in edits(node, uid) for mount in each["mounts"]}
+
+
+def variables(node: ClaimingNode, uid: str) -> list[str]:
+    return [variable for each in edits(node, uid) for variable in each["env"]]
+
+
+def prepared(node: ClaimingNode, pod: str, name: str, **claim: Any) -> str:
     """Have a claim of this pod prepared; its UID."""
-    made = node.pod(pod, namespace)
-    uid = node.claim(name, made, *claim.pop("bridges", ()), **claim)
+    made = node.pod(pod)
+    uid = node.claim(name, made, **claim)
     node.kubelet.prepare(made, name)
     return uid
 
@@ -74,22 +84,13 @@ def test_both_pods_of_a_migration(node: ClaimingNode) -> None:
     directory, _, name = told[0].path.rpartition("/")
     made = mounts(node, source)[directory].stat()
     assert (name, made.st_uid, made.st_gid, told[0].mac) == ("vhost.sock", QEMU_ID, QEMU_ID, macs(node, source)[0])
-
-
-def test_interfaces_apart(node: ClaimingNode) -> None:
-    """Interfaces of one VM, VMs, and VMs of one name in two namespaces have MACs of their own, and in a pod directories."""
-    pod = "virt-launcher-vm1-aaaaa"
-    one = prepared(node, pod, "one", parameters=OF_VM, pod_claim="dpdk", bridges=(BRIDGE, BRIDGE))
-    others = [
-        prepared(node, pod, "two", parameters=OF_VM, pod_claim="more"),
-        prepared(node, pod, "dpdk", parameters=OF_VM),  # the pod names it itself
-        prepared(node, "virt-launcher-vm2-aaaaa", "three", parameters=OF_VM, pod_claim="dpdk"),
-        prepared(node, pod, "one", "tenant", parameters=OF_VM, pod_claim="dpdk"),
-    ]
-    found = [mac for uid in (one, *others) for mac in macs(node, uid)]
-    assert len(found) == len(set(found)) == 6
-    of_pod = [path for uid in (one, *others[:2]) for path in mounts(node, uid)]
-    assert len(of_pod) == len(set(of_pod)) == 7
+    # without the metadata the sidecar finds the same by the variable, where the directory is in its container
+    [(variable, value)] = {tuple(each.split("=")) for each in variables(node, source)}
+    assert value == directory
+    claim = NetworkClaim("dpdk", "net", "")
+    found = find_in_directory({variable: str(mounts(node, source)[directory])}, VirtualMachine("default", "vm1"), claim)
+    assert found is not None
+    assert found.mac == told[0].mac
 
 
 def test_decided_once(node: ClaimingNode) -> None:

@@ -1,4 +1,7 @@
-"""Names by which a device of a claim is found in containers, which the agent and the sidecar of a VM each derive. Pure."""
+"""Names by which a device of a claim is found in containers, which the agent and the sidecar of a VM each derive. Pure.
+
+They must not change: a VM that migrates takes its socket's path to a node that may have another version.
+"""
 
 from __future__ import annotations
 
