@@ -78,10 +78,10 @@ def test_one_port(node: ClaimingNode, sandbox: str) -> None:
     """Claim and network name one port: the network adds addresses, annotations and device-info, and DEL leaves the port."""
     pod = with_claims(node, "app", {"one": ((BRIDGE,), {"host": {"mtu": 2000, "bridge": {"vlanId": 7}}})})
     [port] = node.ports()
-    before = switch_of(node.live).interface(port)
+    before = node.port()
     [delegate] = delegates(node.api, node.live, pod, sandbox, [definition(node, capabilities=CAPABILITIES)])
     result = add(delegate, node)
-    assert (switch_of(node.live).ports(BRIDGE), switch_of(node.live).interface(port)) == ([port], before)
+    assert (switch_of(node.live).ports(BRIDGE), node.port()) == ([port], before)
     told = {"name": "net1", "sandbox": sandbox, "mac": mac_of(node, port)}
     [interface] = result["interfaces"]
     assert interface.items() >= told.items()
@@ -103,7 +103,7 @@ def test_one_port(node: ClaimingNode, sandbox: str) -> None:
     assert "Nothing wrong was found" in cli(node.live, "why", "default/app/net1").stdout
     refused(delegate.call("ADD", node.live), 101, "attached already")
     succeeded(delegate.call("DEL", node.live))
-    assert switch_of(node.live).interface(port) == before
+    assert node.port() == before
     assert CONFIGURATION_DATA not in pod.annotations(node.api)
     again = add(delegate, node)
     assert again["interfaces"] == result["interfaces"]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tests.agent.living import LiveNode
-from tests.cni.spec import switch_of
+from tests.cni.spec import row_of, switch_of
 from tests.lab.dra.dra_kubelet import DraKubelet
 from tests.lab.dra.scheduled_claims import Given, Scheduler
 from tests.lab.kube.apiserver import ApiServer
@@ -71,9 +71,9 @@ class ClaimingNode:
         return [name for name, row in rows.items() if row.get("external_ids", {}).get("owner-kind") == "claim"]
 
     def port(self) -> dict[str, Any]:
-        """The row of the only port of a claim on the bridge."""
+        """Of the row of the only port of a claim on the bridge: the columns that change only when a program sets them."""
         [name] = self.ports()
-        return switch_of(self.live).interface(name)
+        return row_of(self.live, name)
 
     def cdi_files(self) -> list[str]:
         """Names of the files that runtimes read."""
