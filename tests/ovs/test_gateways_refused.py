@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.cni.spec import switch_of
-from tests.lab.network.gateways import BOTH_HOLD, GATEWAY, NODE, OUTSIDE, Site, everything
+from tests.lab.network.gateways import BOTH_HOLD, GATEWAY, NODE, OUTSIDE, Site, everything, kept
 from tests.lab.network.outside import Wire
 from tests.lab.node.links import inside
 from tests.lab.node.node import Node
+from tests.lab.switch.proxy import Proxy
 from tests.lab.switch.switch import wait_until
+from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute
 from userspace_cni.network.concerns import look_at
 
@@ -70,6 +73,23 @@ def test_a_bridge_that_leads_out(node: Node, site: Site, wire: Wire) -> None:
     assert site.keep() == {}
     assert switch.ports("br-admin") == ["nic0"]
     switch.vsctl("del-br", "br-admin")
+
+
+def test_a_nic_that_was_added_a_moment_ago(node: Node, wire: Wire, tmp_path: Path) -> None:
+    """A new gateway is refused, too, when the replica does not know the administrator's bridge and its NIC yet."""
+    switch = switch_of(node)
+    with Proxy(tmp_path / "a.sock", switch.dir / "db.sock") as proxy:
+        node.settings["USERSPACE_CNI_OVSDB"] = proxy.remote
+        with kept(node, wire.node) as site:
+            site.local.switch.ports.connect(Deadline.after(60))
+            proxy.lag()
+            switch.vsctl("add-br", "br-admin", "--", "set", "Bridge", "br-admin", "datapath_type=netdev")
+            switch.vsctl("add-port", "br-admin", wire.nic)
+            try:
+                assert "leads to other machines by nic0" in refused(site, replace(PLAIN, port="gw0", bridge="br-admin"))
+            finally:
+                proxy.prompt.set()
+                switch.vsctl("del-br", "br-admin")
 
 
 def test_one_that_is_refused_leaves_the_former(site: Site, wire: Wire) -> None:

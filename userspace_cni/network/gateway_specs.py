@@ -120,7 +120,12 @@ def _plan(gateway: Gateway, node: LocalNode, record: Record | None) -> tuple[Ste
 
     deadline = Deadline.after(_LOOK_S)
     look: Callable[[Any], BridgeLook] = partial(look_at_bridge, name=gateway.bridge)
-    found = node.switch.ports.look(look, {}, f"bridge {gateway.bridge}: looking at it", deadline)
+
+    def known(found: BridgeLook) -> bool:
+        """Whether the replica is enough: a new gateway must not miss a bridge, or a NIC of it, that has just been added."""
+        return record is not None or bool(found.outward)
+
+    found = node.switch.ports.look(look, {}, f"bridge {gateway.bridge}: looking at it", deadline, enough=known)
     is_of_ovn = gateway.bridge == node.installation.settings.ovn_bridge
     is_sole = gateway.sole or (
         is_of_ovn and gateway.logical_port
