@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -114,10 +114,19 @@ def _devices(path: Path) -> list[dict[str, dict[str, list[dict[str, str]]]]]:
     return found
 
 
-def require_well(node: ClaimingNode) -> None:
-    """`kubevirt doctor` finds the node's only VM, and nothing wrong with it."""
-    told = json.loads(run_command(node.live.environ, "kubevirt", "doctor", "--json").stdout)
-    assert [(each["vm"], each["verdict"]) for each in told["interfaces"]] == [("default/vm", "good")], told
+def await_well(node: ClaimingNode) -> None:
+    """Wait until `kubevirt doctor` finds the node's only VM, and nothing wrong with it: the switch tells later who connected."""
+    told: dict[str, Any] = {}
+
+    def good() -> bool:
+        told.update(json.loads(run_command(node.live.environ, "kubevirt", "doctor", "--json").stdout))
+        return [(each["vm"], each["verdict"]) for each in told["interfaces"]] == [("default/vm", "good")]
+
+    try:
+        wait_until(good, what="a good verdict of doctor")
+    except AssertionError as error:
+        error.add_note(str(told))
+        raise
 
 
 @pytest.fixture
@@ -164,11 +173,11 @@ def test_a_vm_moves_to_the_claim_of_its_other_pod(
                 wait_until(lambda: sum(number > last for number in list(stream.answered)) >= MORE_ANSWERS, what="answers")
 
             wait_until(lambda: forwarded_to(switch, mac, BRIDGE) == source.node.port()["ofport"], what="the MAC at the source")
-            require_well(source.node)
+            await_well(source.node)
             source.move(vm, target)
             goes_on()
-            assert source.compute.virsh("list", "--name").split() == []
-            assert target.compute.state(vm.domain) == "running"
+            wait_until(lambda: source.compute.virsh("list", "--name").split() == [], what="the source's domain to end")
+            wait_until(lambda: target.compute.state(vm.domain) == "running", what="the target's domain to run")
             wire = switch.interface("wire1")["ofport"]
             wait_until(lambda: forwarded_to(switch, mac, BRIDGE) == wire, what="the MAC at the wire to the target's node")
             wait_until(lambda: forwarded_to(switch, mac, OTHER) == target.node.port()["ofport"], what="the MAC at the target")
