@@ -70,10 +70,11 @@ def read_claim(root: str, claim: NetworkClaim) -> Device:
         files = [path for directory in layout for path in _metadata_files(directory)]
         if files:
             return _only_port(files, claim, where)
-    if others := sorted({request.name for claims in _claims(Path(root), claim) for request in _directories(claims)}):
+    requests = {request.name for directory in _claims(Path(root), claim) for request in _directories(directory)}
+    if claim.request and requests and claim.request not in requests:
         raise DefinitionRefused(
             "no-source",
-            f"{where}: the claim has no such request in the sidecar's container, but: {', '.join(others)[:200]}",
+            f"{where}: the claim has no such request in the sidecar's container, but: {', '.join(sorted(requests))[:200]}",
             "name one of the claim's requests in the VM's network (resourceClaim.requestName)",
         )
     raise DefinitionRefused(

@@ -66,6 +66,12 @@ def test_a_request_that_the_claim_has_not(bed: Bed) -> None:
     assert (error.name, "but: port" in error.message) == ("no-source", True)
 
 
+def test_a_request_without_metadata(bed: Bed) -> None:
+    """A directory of the request with nothing in it is no wrong name."""
+    (bed.claims / TEMPLATES / "dpdk" / "port").mkdir(parents=True)
+    assert refused(bed, claim_vm("port")).name == "dra-not-mounted"
+
+
 def test_another_drivers_claim(bed: Bed) -> None:
     """A device without a socket, as that of a driver of NICs, is no source, and the file is named."""
     bed.claim(f"{TEMPLATES}/dpdk/port/nics.example-metadata.json", "", pciBusID={"string": "0000:01:00.0"})
