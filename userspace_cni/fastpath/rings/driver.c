@@ -14,7 +14,7 @@
  * Most time goes into cache lines that move between two cores, so:
  *   - a frame starts on a cache line of its own; its header of 12 bytes is at the end of the line before, which stays clean
  *     (we zero it once, and the other side writes only bytes that differ);
- *   - frames that are sent in order lie one behind the other, see place() in driver_transmit.h: a processor that reads one of
+ *   - long frames that are sent in order lie one behind the other, see place() in driver_transmit.h: a processor that reads one of
  *     them fetches the lines behind it ahead, which are those of the next frame. In buffers at a distance they were of no use,
  *     and frames of 512 bytes took the other side a sixth more time;
  *   - descriptors are written only when they change;

@@ -12,6 +12,8 @@
 
 #include "driver_ring.h"
 
+#define SHORT_FRAME (2 * FP_LINE)	/* bytes up to which a frame takes the memory of a whole buffer */
+
 /**
  * room_for() - Count the frames that there is room for
  * @driver:	Driver that transmits
@@ -53,7 +55,9 @@ static inline uint32_t next_id(const struct driver *driver, uint32_t ahead)
  *
  * With IN_ORDER the frames of a lap around the ring lie one behind the other, on as many lines as they need, and the first of
  * them at the beginning. Those of the lap before that are still with the other side lie further on, and are not written to: where
- * they were shorter, there may be no place until they have come back.
+ * they were shorter, there may be no place until they have come back. Short frames take the memory of a whole buffer: of these the
+ * lines ahead are mostly headers, which the other side does not read, and 4 % fewer went through when they lay close. It also
+ * leaves room for long ones that follow.
  *
  * A header is zeroed when it moves. While it does not move from lap to lap, no frame was written over it.
  *
@@ -63,7 +67,7 @@ static inline bool place(struct driver *driver, uint32_t id, uint32_t length)
 {
 	struct place *place = &driver->places[id];
 	uint32_t start = id ? driver->end : 0, oldest = slot(driver, driver->seen);
-	uint32_t end = start + FP_LINE + (length + FP_LINE - 1) / FP_LINE * FP_LINE;
+	uint32_t end = start + (length > SHORT_FRAME ? FP_LINE + (length + FP_LINE - 1) / FP_LINE * FP_LINE : driver->pitch);
 
 	place->length = length;
 	if (!driver->in_order)
