@@ -340,10 +340,10 @@ def test_a_group_notices_that_another_session_took_the_last_port(
 
 
 def test_no_call_waits_for_the_deadline_of_another(own_switch: Switch, connect: Connect, port: MakePort) -> None:
-    """The server hangs during a group: a caller with one second fails then, and one with more time gets its port."""
+    """The server hangs during a group: a caller with three seconds fails then, and one with more time gets its port."""
     driver, patient = connect(own_switch), Deadline.after(FOR_EVER_S)
     with queued(driver) as callers:
-        hasty = callers.call(lambda: driver.apply(port(1), Deadline.after(1)))
+        hasty = callers.call(lambda: driver.apply(port(1), Deadline.after(3)))
         callers.call(lambda: attach(driver, port(2), patient))
         callers.call(
             lambda: driver.client.require_session().transact([Pause(driver.client.require_session(), own_switch)], patient)
@@ -381,10 +381,10 @@ def test_a_server_that_hangs_for_all_ends_the_session(own_switch: Switch, connec
     driver = connect(own_switch, resident=True)
     with queued(driver) as callers:
         for number in (1, 2, 3):
-            callers.call(lambda number=number: driver.apply(port(number), Deadline.after(1)))  # type: ignore[misc]
+            callers.call(lambda number=number: driver.apply(port(number), Deadline.after(3)))  # type: ignore[misc]
         callers.call(
             lambda: driver.client.require_session().transact(
-                [Pause(driver.client.require_session(), own_switch)], Deadline.after(1)
+                [Pause(driver.client.require_session(), own_switch)], Deadline.after(3)
             )
         )
     try:
@@ -407,11 +407,12 @@ def test_a_session_lost_amid_a_group_is_lost_for_all(
 
     If it hangs, all fail.
     """
+    seconds = FOR_EVER_S if then == "close" else 3
     with Proxy(tmp_path / "a.sock", switch.dir / "db.sock", lose_answer_to=b'"op":"insert"', then=then) as proxy:  # type: ignore[arg-type]
         driver = connect(switch, proxy.remote, on_group=sizes.append)
         with queued(driver) as callers:
             for number in range(4):
-                callers.call(lambda number=number: attach(driver, port(number), Deadline.after(3)))  # type: ignore[misc]
+                callers.call(lambda number=number: attach(driver, port(number), Deadline.after(seconds)))  # type: ignore[misc]
         errors = callers.join()
         assert proxy.lost.is_set()
     if then == "close":

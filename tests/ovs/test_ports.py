@@ -175,7 +175,8 @@ def test_ovs_takes_an_mtu_that_it_cannot_serve(switch: Switch, driver: PortDrive
     """A fact of OVS 3.1: it logs "unsupported MTU" and reports no error, so that apply cannot know."""
     attach(driver, port(mtu=20000), soon())
     assert switch.interface(port().name)["error"] == []
-    assert "unsupported MTU 20000" in (switch.dir / "ovs-vswitchd.log").read_text()
+    log = switch.dir / "ovs-vswitchd.log"  # which a thread of its own writes
+    wait_until(lambda: "unsupported MTU 20000" in log.read_text(), what="the line of the log")
 
 
 def test_a_row_of_another_container_is_not_ours_to_use(switch: Switch, driver: PortDriver, port: MakePort) -> None:

@@ -380,7 +380,7 @@ def test_flows_of_a_dead_run_without_ports(switch: Switch, settings: Settings, b
     [port] = switch.ports(bridge)
     with paused_vswitchd(switch):
         switch.vsctl("--no-wait", "del-port", port)
-        with probing(settings, timeout_s=1.0) as ports:
+        with probing(settings, timeout_s=3.0) as ports:
             assert ports.adopt() == []
         assert len(list(Path(settings.short_dir).glob("probe-*"))) == 1
     assert len(flows(switch, bridge)) == 1
@@ -429,7 +429,7 @@ def test_a_signal_that_got_lost(settings: Settings) -> None:
 
 def test_a_switch_that_hangs(switch: Switch, settings: Settings, bridge: str) -> None:
     """With a hung switch a run ends at its deadline, and what it made is removed when the switch answers again."""
-    with probing(settings, timeout_s=1.0) as ports:
+    with probing(settings, timeout_s=3.0) as ports:
         port = ports.reserve(bridge)
         ports.plug(port)
         with paused_vswitchd(switch), pytest.raises(Unavailable):

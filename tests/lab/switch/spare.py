@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 from tests.lab.processes import is_stopped, runs
-from tests.lab.switch.switch import Switch
+from tests.lab.switch.switch import CTL_SECONDS, Switch
 
 _COUNTED: Final = frozenset({"_version", "cur_cfg", "next_cfg", "statistics"})
 """Columns of table Open_vSwitch that change by themselves."""
@@ -57,11 +57,11 @@ def _like_new(switch: Switch, new: object) -> bool:
 def _seen(switch: Switch) -> object:
     """What tests may leave: rows, remotes of the database, links, files."""
     argv = ["ovsdb-client", "--format=json", "dump", switch.ovsdb, "Open_vSwitch"]
-    dump = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=True).stdout
+    dump = subprocess.run(argv, capture_output=True, text=True, timeout=CTL_SECONDS, check=True).stdout
     tables = {table["caption"]: _rows(table) for table in map(json.loads, dump.splitlines())}
     remotes = sorted(switch.appctl("-t", "ovsdb-server", "ovsdb-server/list-remotes").splitlines())
     argv = ["nsenter", f"--net={switch.netns}", "ip", "-json", "link", "show"]
-    links = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=True).stdout
+    links = subprocess.run(argv, capture_output=True, text=True, timeout=CTL_SECONDS, check=True).stdout
     names = sorted(each["ifname"] for each in json.loads(links))
     files = sorted(re.sub(r"\.\d+\.ctl$", ".ctl", path.name) for path in switch.dir.iterdir())
     return tables, remotes, names, files
