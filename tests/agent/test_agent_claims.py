@@ -64,6 +64,21 @@ def test_two_consumers(node: ClaimingNode) -> None:
     assert node.ports() == []
 
 
+def test_admin_access(node: ClaimingNode) -> None:
+    """Access to a device that others have is refused: a port has one user. It takes nothing, and is unprepared at once."""
+    node.start()
+    pod = node.pod()
+    node.claim("one", pod)
+    [given] = node.scheduler.read("default", "one")["status"]["allocation"]["devices"]["results"]
+    allocation = {"devices": {"results": [{**given, "adminAccess": True}]}}
+    node.api.objects(CLAIMS).patch("default", "one", {"status": {"allocation": allocation}}, Write("kube-scheduler", "status"))
+    with pytest.raises(KubeletError, match=r"request net of claim default/one has adminAccess to device br-dev.*mirrorOutput"):
+        node.kubelet.prepare(pod, "one")
+    assert node.ports() == []
+    node.kubelet.unprepare(pod)
+    node.require_nothing_left()
+
+
 def status_of(node: ClaimingNode, name: str) -> list[dict[str, Any]]:
     """What the claim's status says of its devices."""
     listed: list[dict[str, Any]] = (node.scheduler.read("default", name).get("status") or {}).get("devices") or []
@@ -96,6 +111,10 @@ def test_parameters(node: ClaimingNode) -> None:
     node.require_nothing_left()
 
 
+def nested(depth: int) -> dict[str, Any]:
+    return {"a": nested(depth - 1)} if depth else {}
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"host": {"bridge": {"vlanId": 8}}}, r"VLAN 8 .*namespace 'default'"),
     ({"host": {"bridge": {"bridgeName": "br-other"}}}, r"bridgeName.*br-other"),
@@ -103,6 +122,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"kubeconfig": "/etc/x"}, r"'kubeconfig' cannot be in the parameters of a claim"),
     ({"host": {"bridge": {"vlanId": 7}, "vhost": {"mode": "server"}}}, r"OVS is to be the server"),
     ({"host": {"iftype": "veth", "bridge": {"vlanId": 7}}}, r"a vhost-user interface"),
+    ({"container": {"bridge": nested(200)}}, r"the claim's parameters cannot be those of a network; .*(deep|nest)"),
 ]
 """Parameters, and what the kubelet is told of them."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import shutil
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -119,6 +121,58 @@ def test_a_claim_that_is_deleted_while_the_agent_is_away(node: ClaimingNode, rem
         wait_until(lambda: not node.ports() and not node.cdi_files(), what="the agent to find that the claim is gone")
         node.live.tick()
     node.require_nothing_left()
+
+
+def test_all_but_files_is_lost(node: ClaimingNode) -> None:
+    """Where record, port and the kubelet's memory are lost, files and directory go with their claim, and not before."""
+    pods = [node.pod("gone"), node.pod("there")]
+    for pod in pods:
+        node.claim(f"of-{pod.name}", pod)
+    node.kubelet.admit(pods[0], "of-gone")
+    [first] = node.cdi_files()
+    node.kubelet.admit(pods[1], "of-there")
+    node.live.kill()
+    node.kubelet.close()
+    node.kubelet.checkpoint.unlink()
+    journal = Journal(str(node.live.state), f"{node.live.directory}/run", print, boot_id)
+    for record in journal.records():
+        journal.drop(record)
+    for name in node.ports():
+        switch_of(node.live).vsctl("del-port", name)
+    node.scheduler.delete("of-gone")
+    node.kubelet.start()
+    node.live.start()
+    wait_until(lambda: first not in node.cdi_files(), what="the agent to find that the claim is gone")
+    assert len(node.cdi_files()) == 1
+    node.kubelet.await_driver(DRIVER)
+    node.kubelet.admit(pods[1], "of-there")
+    node.kubelet.end(pods[1])
+    node.live.tick()
+    node.require_nothing_left()
+
+
+def test_a_read_only_directory_of_cdi_files(node: ClaimingNode) -> None:
+    """A file that cannot be removed keeps no pod: the rest of the claim goes, and the file as soon as that is possible."""
+    pod = node.pod()
+    node.claim("c", pod)
+    node.kubelet.admit(pod, "c")
+    with read_only(node.live.cdi):
+        node.kubelet.end(pod)
+        assert (node.ports(), len(node.cdi_files())) == ([], 1)
+    wait_until(lambda: not node.cdi_files(), what="the file to be removed")
+    node.live.tick()
+    node.require_nothing_left()
+
+
+@contextmanager
+def read_only(directory: Path) -> Iterator[None]:
+    """The directory, which the agent sees, takes no writes."""
+    subprocess.run(["mount", "--bind", directory, directory], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", directory], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", directory], check=True)
 
 
 def test_a_hung_switch(node: ClaimingNode) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment import claims
 from userspace_cni.attachment.cleanup import is_unfinished
@@ -73,6 +73,8 @@ class ClaimKeeper(Loop):
         self._known: dict[str, _WatchedClaim] = {}
         self._urgent: set[str] = set()
         self._named: set[tuple[str, str]] = set()
+        self._listed: Sequence[dict[str, Any]] | None = None
+        """All claims of the API server, as this round has listed them."""
 
     def note(self, uid: str) -> None:
         """Have this claim looked at soon. Never waits."""
@@ -110,15 +112,21 @@ class ClaimKeeper(Loop):
             named, self._named = self._named, set()
         by_uid = self._find()
         now = time.monotonic()
-        self._known = {uid: self._known.get(uid, _WatchedClaim(*place)) for uid, place in by_uid.items()}
+        self._known = {uid: self._known_at(uid, *place) for uid, place in by_uid.items()}
         for uid, known in list(self._known.items()):
             if uid in urgent or (known.namespace, known.name) in named or known.due <= now:
                 self._known[uid] = self._look(uid, known, self._objects)
+        self._listed = None
         waits = [each.due - time.monotonic() for each in self._known.values()]
         return max(0.1, min(waits, default=LOOK_S))
 
+    def _known_at(self, uid: str, namespace: str, name: str) -> _WatchedClaim:
+        known = self._known.get(uid)
+        return known if known and (known.namespace, known.name) == (namespace, name) else _WatchedClaim(namespace, name)
+
     def _find(self) -> dict[str, tuple[str, str]]:
-        """The claims of which records or ports of ours tell, by UID: namespace and name."""
+        """The claims of which records, ports or files of ours tell, by UID: namespace and name, "" where only files do."""
+        named = self._devices.list_names()  # before the records: what is being made has its record first
         found = {each.claim_uid: (each.pod_namespace, each.network) for each in self._records()}
         identity = self._node.store.journal.identity()
         try:
@@ -129,16 +137,25 @@ class ClaimKeeper(Loop):
             if owner_kind(each) == "claim" and each.get("store") == identity:
                 uid = each.get("container-id", "").removeprefix(CLAIM)
                 found.setdefault(uid, (each.get("pod-namespace", ""), each.get("network", "")))
-        return found
+        return found | {uid: ("", "") for uid in named - found.keys() if self._devices.has_files(uid)}
+
+    def _read(self, uid: str, known: _WatchedClaim, objects: Objects) -> SeenClaim | None:
+        """The claim, if a complete list has it: of its name, or of all claims where its name is not known."""
+        if known.name:
+            listed = objects.list(RESOURCE_CLAIMS.within(known.namespace), fields=f"metadata.name={known.name}")
+        else:
+            if self._listed is None:
+                self._listed = objects.list(RESOURCE_CLAIMS)
+            listed = self._listed
+        return next((read_claim(each, DRIVER) for each in listed if each["metadata"].get("uid") == uid), None)
 
     def _look(self, uid: str, known: _WatchedClaim, objects: Objects) -> _WatchedClaim:
         """Read one claim, and do what follows from that."""
         now = time.monotonic()
         with bind(self._node.service.log_level, claim=f"{known.namespace}/{known.name}"):
             try:
-                found = objects.list(RESOURCE_CLAIMS.within(known.namespace), fields=f"metadata.name={known.name}")
-                claim = next((read_claim(each, DRIVER) for each in found), None)
-                if claim is None or claim.uid != uid or not claim.is_of(self._node.installation.name):
+                claim = self._read(uid, known, objects)
+                if claim is None or not claim.is_of(self._node.installation.name):
                     if known.missed and now - known.missed >= PROOF_S:
                         self._remove(uid)
                         return _WatchedClaim(known.namespace, known.name, now + LOOK_S)

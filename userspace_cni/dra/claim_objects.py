@@ -35,6 +35,7 @@ class AllocatedDevice:
     """A device of ours. `number`: which of those of the claim, in the order of the allocation, which never changes.
 
     `request`: with its subrequest, as "request/subrequest". `share`: which allocation of a device that several claims have.
+    `admin`: it was allocated to look at a device that others may have (adminAccess), and takes none of its room.
     """
 
     number: int
@@ -43,6 +44,7 @@ class AllocatedDevice:
     device: str
     share: str
     parameters: tuple[Parameters, ...]
+    admin: bool = False
 
     @property
     def said(self) -> dict[str, Any]:
@@ -115,7 +117,8 @@ def _device(number: int, result: Mapping[str, Any], configs: Sequence[Mapping[st
     )
     found = [_parameters(each) for each in configs if _is_for(each, request)]
     ordered = sorted(found, key=lambda each: _SOURCES.index(each.source))
-    return AllocatedDevice(number, request, pool, device, share, tuple(ordered))
+    admin: bool = read_typed(result, "adminAccess", bool, False, path=path)
+    return AllocatedDevice(number, request, pool, device, share, tuple(ordered), admin)
 
 
 def _parameters(config: Mapping[str, Any]) -> Parameters:

@@ -49,13 +49,16 @@ def device_statuses(claim: SeenClaim, records: Sequence[Record], now: str) -> li
         return []
     by_number = {number_in(each.ifname): each for each in records}
     shared = find_shared(claim, records)
-    found = []
+    found, keys = [], list[dict[str, str]]()
     for device in claim.devices:
         record = by_number.get(device.number)
         if record is None or record.port is None:
             continue
         key = {"driver": DRIVER, "pool": device.pool, "device": device.device}
         key |= {"shareID": device.share} if device.share else {}
+        if key in keys:
+            continue  # the server takes one entry of that key: a device without a share is to be allocated once
+        keys.append(key)
         before = next((each for each in claim.statuses if all(each.get(name) == value for name, value in key.items())), {})
         network = {"interfaceName": record.ifname, **({"hardwareAddress": record.port.mac} if record.port.mac else {})}
         conditions = [_ready(record), _exclusive(shared)]

@@ -19,7 +19,7 @@ from userspace_cni.attachment import claims
 from userspace_cni.attachment.claim_plan import UID, ClaimRequest
 from userspace_cni.attachment.claims import ClaimOwner, DeviceWish
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import InvalidConfig, StepFailed, Unavailable, UserspaceError
+from userspace_cni.base.errors import InvalidConfig, StepFailed, Unavailable, UnsupportedField, UserspaceError
 from userspace_cni.base.log import bind, say, timed
 from userspace_cni.dra.claim_objects import AllocatedDevice, ClaimConsumer, SeenClaim, read_claim
 from userspace_cni.dra.claim_parameters import network_of
@@ -154,6 +154,11 @@ class Preparing:
             raise StepFailed(f"{what} has UID {seen.uid}, and {claim.uid} is to be prepared", "another claim has its name now")
         if not seen.devices:
             raise StepFailed(f"{what} has no device of {DRIVER}", "its status.allocation")
+        if looking := [each for each in seen.devices if each.admin]:
+            raise UnsupportedField(
+                f"request {looking[0].request} of {what} has adminAccess to device {looking[0].device}, and a port has one user",
+                "ask without adminAccess for a port of the claim's own; one with 'mirrorOutput' sees the frames of others",
+            )
         return seen
 
     def _wish(self, seen: SeenClaim, device: AllocatedDevice, plans: ClaimPlans) -> DeviceWish:

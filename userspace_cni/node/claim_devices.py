@@ -10,12 +10,14 @@ import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.claim_plan import (
+    UID,
     ClaimPlaces,
     ClaimRequest,
     DeviceOfRequest,
@@ -25,12 +27,14 @@ from userspace_cni.attachment.claim_plan import (
 from userspace_cni.attachment.claims import ClaimOwner, interface_name
 from userspace_cni.attachment.facts import SocketFacts, SocketPlace
 from userspace_cni.attachment.records import claim_container
-from userspace_cni.base.errors import Unavailable, UnsupportedField
+from userspace_cni.base.errors import InvalidConfig, Unavailable, Undecodable, UnsupportedField
 from userspace_cni.base.log import say
-from userspace_cni.cni.request import Environment, Request, read_network
+from userspace_cni.cni import outline
+from userspace_cni.cni.request import Environment, Network, Request, read_network
 from userspace_cni.cni.result import EMPTY, LATEST
 from userspace_cni.consumers.kubevirt.kubevirt_consumer import KubevirtConsumer
 from userspace_cni.host.files.device_directories import DOMAIN
+from userspace_cni.host.files.whole_files import read_file
 from userspace_cni.node.bridge_room import ClaimedPort
 from userspace_cni.node.gathering import FactSources, LocalGathering
 
@@ -50,6 +54,8 @@ _ANY_CLAIM: Final = "claim"
 """The network's name while its keys are read, on which none of them depends: equal parameters of many claims are read once."""
 CLAIMS: Final = "claims"
 """In the run directory: the directories and files of claims' devices."""
+_CDI_MAX: Final = 64 << 10
+"""Bytes that are read of a file for runtimes: ours have a few hundred for each device of a request."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +148,7 @@ class ClaimPlans:
         environment = Environment(
             "ADD", claim_container(owner.uid), "", interface_name(0), args, (), netns_override=False, variables={}
         )
-        nameless = Request(environment, read_network(stdin, "ADD"), stdin)
+        nameless = Request(environment, _network(stdin), stdin)
         options = self._node.pods.read_options(nameless, lambda text: say("warning", text))
         if options.link:
             raise UnsupportedField(
@@ -207,24 +213,58 @@ class ClaimDevices:
             if ifname not in known
         }
 
+    def list_names(self) -> frozenset[str]:
+        """UIDs of claims after which directories and files in the places of claims' devices are called."""
+        return frozenset(uid for uid, _ in self._names() if UID.fullmatch(uid))
+
+    def has_files(self, uid: str) -> bool:
+        """Whether one of those of that claim is this installation's: a file for runtimes says which directory it gives."""
+        numbers = self._numbers(uid)
+        if any(found == uid for found, _ in self._names_in(self.places.directories)):
+            return True
+        try:
+            dirfd = os.open(self._node.installation.root.path(self.places.cdi), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            return any(self._gives_ours(dirfd, uid, number) for number in numbers)
+        finally:
+            os.close(dirfd)
+
+    def _gives_ours(self, dirfd: int, uid: str, number: int) -> bool:
+        with suppress(OSError):
+            content = read_file(dirfd, self.places.cdi_file(uid, number), _CDI_MAX) or b""
+            return json.dumps(self.places.device_directory(uid, number)).encode() in content
+        return False
+
     def _numbers(self, uid: str) -> set[int]:
         return {number for found, number in self._names() if found == uid}
 
     def _names(self) -> set[tuple[str, int]]:
         """UID and number of each directory and file in the places of claims' devices."""
-        root, places = self._node.installation.root, self.places
-        forms = (
-            (places.directories, re.compile(r"\.?(.+)-([0-9]{1,4})(\.json)?(\.tmp)?")),
-            (places.cdi, re.compile(rf"\.?{re.escape(places.driver)}-claim_(.+)-([0-9]{{1,4}})\.json(\.tmp)?")),
+        return self._names_in(self.places.directories) | self._names_in(self.places.cdi)
+
+    def _names_in(self, directory: str) -> set[tuple[str, int]]:
+        of_cdi = rf"\.?{re.escape(self.places.driver)}-claim_(.+)-([0-9]{{1,4}})\.json(\.tmp)?"
+        form = re.compile(of_cdi if directory == self.places.cdi else r"\.?(.+)-([0-9]{1,4})(\.json)?(\.tmp)?")
+        try:
+            names = os.listdir(self._node.installation.root.path(directory))  # noqa: PTH208
+        except OSError:
+            return set()
+        return {(match[1], int(match[2])) for name in names if (match := form.fullmatch(name))}
+
+
+def _network(stdin: bytes) -> Network:
+    """Parameters as a network. Raises UserspaceError in the words of a claim for what is too large, or nested too deep."""
+    if not outline.is_within(stdin, outline.NEW):
+        raise InvalidConfig(
+            f"the claim's parameters are too large: as a network they have {len(stdin)} bytes",
+            f"at most {outline.NEW.octets} bytes, and {outline.NEW.marks} braces, brackets and commas",
         )
-        found: set[tuple[str, int]] = set()
-        for directory, form in forms:
-            try:
-                names = os.listdir(root.path(directory))  # noqa: PTH208
-            except OSError:
-                continue
-            found |= {(match[1], int(match[2])) for name in names if (match := form.fullmatch(name))}
-        return found
+    try:
+        return read_network(stdin, "ADD")
+    except Undecodable as error:
+        raise Undecodable("the claim's parameters cannot be those of a network", error.details) from None
 
 
 def _view(device: RequestedDevice, planned: Attachment, request: ClaimRequest) -> DeviceOfRequest:

@@ -32,6 +32,12 @@ def test_each_device() -> None:
     assert [(each["type"], each["status"]) for each in first["conditions"]] == [("Ready", "True"), ("Exclusive", "True")]
 
 
+def test_a_device_that_is_allocated_twice() -> None:
+    """Without a share both allocations have one key, of which the server takes one entry."""
+    [told, other] = device_statuses(seen(result(), result(), result(shareID="s")), [record(n) for n in range(3)], NOW)
+    assert [each["networkData"]["interfaceName"] for each in (told, other)] == ["net0", "net2"]
+
+
 def test_nothing_new_is_not_written() -> None:
     """A condition keeps its time while its status is the same; what the server adds is no difference."""
     wanted = device_statuses(seen(result()), [record()], NOW)

@@ -16,6 +16,7 @@ from userspace_cni.attachment.drift import Absent, Drift, Other
 from userspace_cni.attachment.steps import ClaimFile, Driver, SharedReads
 from userspace_cni.base.beneath import make_trusted, plain, translate_errors
 from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.files.whole_files import read_file, remove_file, write_temporary
 
@@ -48,7 +49,14 @@ class ClaimFileDriver(Driver[ClaimFile]):
         deadline.require(_what(step))
         with translate_errors(_what(step)), self._directory(step) as dirfd:
             if dirfd is not None:
-                remove_file(dirfd, plain(step.name))
+                try:
+                    remove_file(dirfd, plain(step.name))
+                except OSError as error:
+                    if error.errno != errno.EROFS:
+                        raise
+                    raise Unavailable(
+                        f"{_what(step)}: its file system is read-only", "it is removed when the file system takes writes again"
+                    ) from error
 
     def check(self, step: ClaimFile, deadline: Deadline) -> list[Drift]:
         """A missing file, or another content."""
