@@ -54,6 +54,11 @@ def _slow() -> dict[str, str]:
     }
 
 
+def _served(registered: str, devices: str) -> dict[str, str]:
+    """A driver of devices."""
+    return _ours("dra_registered", _NODE, registered) | _ours("slice_devices", _NODE, devices)
+
+
 def _of_controller(metric: str, values: str = "2x60", **more: str) -> dict[str, str]:
     return _ours(f"controller_{metric}", ",".join([_CONTROLLER, *(f'{key}="{value}"' for key, value in more.items())]), values)
 
@@ -103,6 +108,9 @@ FIRING: Final = (
     AlertCase(
         "UserspaceCniDevicesNotOffered", _ours("device_registrations_total", f'outcome="failed",{_NODE}', "1+1x60"), OF_NODE
     ),
+    AlertCase("UserspaceCniClaimsNotServed", _served("0x60", "3x60"), _AGENT, "critical"),
+    AlertCase("UserspaceCniSlicesNotWritten", _served("1x60", "3x9 _x50"), _AGENT),
+    AlertCase("UserspaceCniSlicesNotWritten", _ours("dra_registered", _NODE, "1x60"), _AGENT, name="without an account"),
     AlertCase("UserspaceCniControllerDown", {f"up{{{_CONTROLLER}}}": "0x60"}, {**OF_JOB, "instance": "192.0.2.2:9476"}),
     AlertCase("UserspaceCniNoLeader", _of_controller("leader", "1x9 0x50"), OF_JOB, "critical"),
     AlertCase(
@@ -175,5 +183,6 @@ CALM: Final = (
     ),
     AlertCase("", {'up{job="userspace-cni",instance="192.0.2.1:9476"}': "0x3 1x60"}, minutes=4, name="a rollout"),
     AlertCase("", {'up{job="another",instance="192.0.2.9:1"}': "0x60"}, name="a job of others"),
+    AlertCase("", _served("1x9 0x5 1x50", "0x60"), name="an agent with dra is replaced, on a node without bridges"),
     AlertCase("", _of_controller("leader", "1x9 0x2 1x50"), name="another controller takes over", minutes=12),
 )

@@ -40,8 +40,8 @@ SILENT = {
     "userspace_cni_controller_writes_total": {"resource", "outcome"},
 }
 """Labels of metrics that are there without series on a node that is well."""
-OPTIONAL = r"userspace_cni_(controller_ovn|route|device_bridges)\w*"
-"""Metrics of what is not everywhere: OVN, Routes, devices."""
+OPTIONAL = r"userspace_cni_(controller_ovn|route|device_bridges|dra_registered|slice_devices)\w*"
+"""Metrics of what is not everywhere: OVN, Routes, devices and claims of them."""
 EMPTY = {
     "Alerts that fire",
     "Calls that wait",
