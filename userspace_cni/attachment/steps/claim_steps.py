@@ -42,8 +42,8 @@ class ClaimFile(Step):
     """A file about a device of a claim, in a directory that root alone can write: for the runtime, or for the container.
 
     Its name is the claim's alone. The directory is made when it is missing, and stays. `flushed`: a power cut must not leave a
-    part of it, for a program may read it before it is made anew. One that cannot be removed now keeps nobody waiting: its name is
-    no other claim's, and nobody asks a runtime for the device of a claim that has ended.
+    part of it, for a program may read it before it is made anew. A pod does not wait for the end of a file that cannot be removed
+    now: no other claim has its name, and a runtime is not asked for the device of a claim that has ended.
     """
 
     kind: ClassVar[str] = "claim-file"
