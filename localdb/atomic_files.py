@@ -65,6 +65,29 @@ def make_directory(path: str) -> None:
         os.close(fd)
 
 
+def read_regular(path: str, dirfd: int | None = None) -> bytes:
+    """Return the content of the regular file at `path`. Raises `Foreign` when it is anything else, or far too large."""
+    try:
+        fd = os.open(path, OPEN_RECORD, dir_fd=dirfd)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV):
+            raise Foreign("is not a regular file") from error
+        raise
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise Foreign("is not a regular file")
+        if status.st_size > LARGEST:
+            raise Foreign(f"has {status.st_size} bytes")
+        data = b""
+        # A record's file never changes under its final name, so its size is final. A foreign file may grow: read no more.
+        while len(data) < status.st_size and (chunk := os.read(fd, status.st_size - len(data))):
+            data += chunk
+        return data
+    finally:
+        os.close(fd)
+
+
 def stamp_of(path: str, dirfd: int | None = None) -> Stamp:
     """Return the stamp of the file or directory at `path`; empty when it is gone, or changed so lately that another change may
     have the same time: a new file can get the number of the one before the last.
@@ -136,26 +159,8 @@ class StoreDirectory:
         return os.listdir(self.fd)
 
     def read(self, name: str) -> bytes:
-        """Return the content of the regular file `name`. Raises `Foreign` when it is anything else, or far too large."""
-        try:
-            fd = os.open(name, OPEN_RECORD, dir_fd=self.fd)
-        except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV):
-                raise Foreign("is not a regular file") from error
-            raise
-        try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                raise Foreign("is not a regular file")
-            if status.st_size > LARGEST:
-                raise Foreign(f"has {status.st_size} bytes")
-            data = b""
-            # A record's file never changes under its final name, so its size is final. A foreign file may grow: read no more.
-            while len(data) < status.st_size and (chunk := os.read(fd, status.st_size - len(data))):
-                data += chunk
-            return data
-        finally:
-            os.close(fd)
+        """As `read_regular`."""
+        return read_regular(name, self.fd)
 
     def stamp(self, name: str) -> Stamp:
         """Return the stamp of the file `name`; empty when it is gone, or changed too lately, see `stamp_of`."""

@@ -78,11 +78,12 @@ class ThreadQueues:
 class Lock:
     """A lock that is held, until `release` or the end of the `with` block. Not reentrant."""
 
-    __slots__ = ("_gates", "_holder", "_shared", "fd", "name")
+    __slots__ = ("_byte", "_gates", "_holder", "_shared", "fd", "name")
 
-    def __init__(self, name: str, fd: int, gates: ThreadQueues) -> None:
-        """Wrap a lock that `take_lock` has taken on `fd`, after entering its gate."""
+    def __init__(self, name: str, fd: int, byte: int, gates: ThreadQueues) -> None:
+        """Wrap a lock that `take_lock` has taken on this byte of `fd`, after entering its gate."""
         self.name = name
+        self._byte = byte
         self.fd = fd
         self._gates = gates
         self._shared = False
@@ -105,7 +106,7 @@ class Lock:
             if not self._shared and self._holder == os.getpid():
                 # Closing is not enough: a child forked by another thread may hold a copy of the descriptor without knowing.
                 with contextlib.suppress(OSError):
-                    set_lock(fd, fcntl.F_UNLCK, byte_of(self.name))
+                    set_lock(fd, fcntl.F_UNLCK, self._byte)
         finally:
             with contextlib.suppress(OSError):  # it is closed all the same (close(2))
                 os.close(fd)
@@ -149,7 +150,7 @@ def take_byte(directory: str, name: str, path: str, deadline: float, gates: Thre
                     raise LockTimeout(f"take the lock {name!r} on {path}: held by {describe_holder(fd, byte)} {waited}")
                 held = is_still_named(fd, path)
                 if held:
-                    return Lock(name, fd, gates)
+                    return Lock(name, fd, byte, gates)
             finally:
                 if not held:
                     os.close(fd)

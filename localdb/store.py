@@ -21,7 +21,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from localdb import quarantine
-from localdb.atomic_files import Stamp, StoreDirectory, stamp_of
+from localdb.atomic_files import Stamp, StoreDirectory, read_regular, stamp_of
 from localdb.locks import Lock, ThreadQueues, take_lock
 from localdb.names import encode_name
 from localdb.record_format import decode_record, encode_record
@@ -126,7 +126,7 @@ class Store:
         path, name = self._locate(collection, key)
         with Attempt(f"read the record of {key!r} from", f"{path}/{name}"):
             try:
-                found = self._load_from(path, collection, name)
+                found = self._get(path, collection, name)
             except Newer as schema:
                 raise StoreError(
                     f"read the record of {key!r} from {path}/{name}: a newer version wrote it (schema {schema}): upgrade this one"
@@ -281,9 +281,12 @@ class Store:
 
     def _open(self, path: str, *, create: bool = False) -> StoreDirectory:
         """Open a directory of the store; the first call closes the root to other users."""
+        self._check_mode()
+        return StoreDirectory(path, create=create)
+
+    def _check_mode(self) -> None:
         if not self._mode_checked:
             self._close_root()
-        return StoreDirectory(path, create=create)
 
     def _close_root(self) -> None:
         """Close the root to other users: records can hold what pods must not see.
@@ -332,6 +335,17 @@ class Store:
             directory.unlock()
         return sorted(name for name in names if not name.startswith("."))  # editors and NFS leave hidden files too
 
+    def _get(self, path: str, collection: str, name: str) -> tuple[str, dict[str, Any]] | None:
+        """As `_load_from`, which opens the directory first, only where the file is no record: an ADD asks for files that are not
+        there, and in a process of many threads a system call costs more than its own time."""
+        self._check_mode()
+        try:
+            return _decoded(name, read_regular(f"{path}/{name}"))
+        except FileNotFoundError:
+            return None
+        except Foreign:
+            return self._load_from(path, collection, name)
+
     def _load_from(self, path: str, collection: str, name: str) -> tuple[str, dict[str, Any]] | None:
         """Call `_load` on a directory that may be missing."""
         try:
@@ -379,10 +393,7 @@ class Store:
         """Return key and value of a record. Raises `Foreign` when the file is no record, or the record of another name."""
         if not name.endswith(SUFFIX):
             raise Foreign("has not the name of a record")
-        key, value = decode_record(directory.read(name))
-        if encode_name(key, SUFFIX) != name:
-            raise Foreign(f"holds the record of {key!r}")
-        return key, value
+        return _decoded(name, directory.read(name))
 
     def _read_identity(self, root: StoreDirectory) -> str:
         """Return the identity on disk, or "" when there is none or it is torn."""
@@ -416,3 +427,11 @@ def parse_identity(raw: bytes) -> str:
     if len(text) != 32 or text.strip(b"0123456789abcdef"):
         raise Foreign("does not hold 32 hex digits")
     return text.decode("ascii")
+
+
+def _decoded(name: str, data: bytes) -> tuple[str, dict[str, Any]]:
+    """Return key and value of the record in the file of this name. Raises `Foreign` for that of another name, or none."""
+    key, value = decode_record(data)
+    if encode_name(key, SUFFIX) != name:
+        raise Foreign(f"holds the record of {key!r}")
+    return key, value

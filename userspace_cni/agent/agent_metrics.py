@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from userspace_cni.attachment.listing import CountedPort, SwitchPort
 from userspace_cni.attachment.steps import OvsPort, PortRef
@@ -110,6 +110,7 @@ class AgentMetrics:
         self._specs: Callable[[], Iterable[SpecState]] = tuple
         self._concerns: Callable[[], Iterable[tuple[str, str]]] = tuple
         self._owned: dict[str, tuple[Mapping[str, str], str, str]] = {}
+        self._of_calls: dict[tuple[str, str, str], Any] = {}
 
     def show_specs(
         self, look: Callable[[], Iterable[SpecState]], lacking: Callable[[], Iterable[tuple[str, str]]] = tuple
@@ -125,10 +126,17 @@ class AgentMetrics:
         """Count a call that has ended: its CNI code (0 for success), its seconds, and those of each of its stages."""
         verb = verb if verb in VERBS else "other"
         outcome = outcome_of(code)
-        self._calls.labels(verb, "total", outcome).observe(seconds)
+        self._series(verb, "total", outcome).observe(seconds)
         for stage in STAGES:
             if stage in stages:
-                self._calls.labels(verb, stage, outcome).observe(stages[stage])
+                self._series(verb, stage, outcome).observe(stages[stage])
+
+    def _series(self, verb: str, stage: str, outcome: str) -> Any:
+        """The series of these labels, which the library looks for with a lock and a list each time."""
+        found = self._of_calls.get((verb, stage, outcome))
+        if found is None:
+            found = self._of_calls[verb, stage, outcome] = self._calls.labels(verb, stage, outcome)
+        return found
 
     def observe_group(self, size: int) -> None:
         """Count an OVSDB transaction that was committed for `size` calls."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from types import TracebackType
 from typing import Any, Final, get_args
 
 from localdb import Lock, LockTimeout, Store, StoreError
@@ -28,7 +29,7 @@ from userspace_cni.attachment.records import (
     record_to_json,
     step_to_json,
 )
-from userspace_cni.attachment.seen_records import Seen, SeenRecords, SeenState
+from userspace_cni.attachment.seen_records import Looked, Seen, SeenRecords, SeenState
 from userspace_cni.attachment.shared_holders import SharedHolders, keys_of, read_made, read_shared, things_of
 from userspace_cni.attachment.steps import OwnerKind, SharedResource, Step
 from userspace_cni.attachment.stored_form import MalformedRecord
@@ -74,6 +75,7 @@ class Journal:
         self._boot_id = boot_id
         self._store = Store(state_dir, f"{run_dir}/locks", warn=warn)
         self._found: tuple[str, Store] | None = None
+        self._looked = Looked()
         self._seen: dict[str, SeenRecords] = {}
         self._settled = ""
         self.unflushed = False
@@ -89,7 +91,7 @@ class Journal:
     def identity(self) -> str:
         """The random id of the state directory: the owner mark `store`."""
         with _translated("reading the id of the state directory"):
-            return self._store.identity()
+            return self._find()[0]
 
     # -- attachments ------------------------------------------------------------------------------------------------------
 
@@ -266,7 +268,7 @@ class Journal:
     @contextmanager
     def turn_lock(self, key: str, deadline: Deadline) -> Iterator[Lock]:
         """Lock the attachment of that record: one call at a time. Raises Unavailable if it stays taken or cannot be."""
-        with self._locked(_turn_name(key), deadline) as lock:
+        with self._locked(_turn_name(key), deadline) as lock, self._looked.once():
             yield lock
 
     def try_turn_lock(self, key: str) -> Lock | None:
@@ -332,21 +334,31 @@ class Journal:
                 if not self._store.has(_collection(key), key):
                     self._live.drop(_STATES, key, durable=False)
 
+    def _find(self) -> tuple[str, Store]:
+        """The id of the state directory, and the part of the run directory for it, which is found by the id, not by the path."""
+        looked = self._looked
+        if looked.found is not None:
+            return looked.found
+        identity, found = self._store.identity(), self._found
+        if found is None or found[0] != identity:
+            found = identity, Store(f"{self._run_dir}/live/{identity}", f"{self._run_dir}/locks", warn=self._warn)
+            self._found = found
+        if looked.within:
+            looked.found = found
+        return found
+
     @property
     def _live(self) -> Store:
-        """The part of the run directory for this state directory, found by its id, not by its path."""
-        identity = self._store.identity()
-        if self._found is None or self._found[0] != identity:
-            self._found = identity, Store(f"{self._run_dir}/live/{identity}", f"{self._run_dir}/locks", warn=self._warn)
-        return self._found[1]
+        return self._find()[1]
 
     def _built(self) -> Store:
         """`_live`, with the lists of holders built."""
-        live = self._live
-        if not live.has(_BUILT, self._boot_id()):
+        live, looked = self._live, self._looked
+        if not (looked.built or live.has(_BUILT, self._boot_id())):
             with self._store.lock("holders", _BUILD_S):
                 if not live.has(_BUILT, self._boot_id()):
                     self._build(live)
+        looked.built = looked.within
         return live
 
     def _build(self, live: Store) -> None:
@@ -435,9 +447,7 @@ def _turn_name(key: str) -> str:
 
 def _undo_file(record: Record) -> dict[str, Any]:
     """What the state directory holds of an attachment: everything except state and result."""
-    raw = record_to_json(record)
-    del raw["state"], raw["result"]
-    return raw
+    return {name: value for name, value in record_to_json(record).items() if name not in ("state", "result")}
 
 
 def _with_state(record: Record, raw: Mapping[str, Any]) -> Record:
@@ -457,14 +467,20 @@ def _put_shared(live: Store, place: str, shared: SharedHolders) -> None:
     live.put(_PLACES, place, {"made": sorted(shared.made), "holders": holders}, durable=False)
 
 
-@contextmanager
-def _translated(what: str) -> Iterator[None]:
-    try:
-        yield
-    except LockTimeout as error:
-        raise Unavailable(f"{what}: another call holds the lock", str(error)) from error
-    except (StoreError, ValueError) as error:
-        # ValueError: a value that JSON would not give back unchanged
-        cause = error.__cause__
-        passes = isinstance(cause, OSError) and cause.errno in PASSING
-        raise (Unavailable if passes else RecordRefused)(what, str(error)) from error
+class _translated:  # noqa: N801 -- used as a function
+    """Translate the store's errors; `what` was tried."""
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, LockTimeout):
+            raise Unavailable(f"{self._what}: another call holds the lock", str(error)) from error
+        if isinstance(error, (StoreError, ValueError)):
+            # ValueError: a value that JSON would not give back unchanged
+            passes = getattr(error.__cause__, "errno", None) in PASSING
+            raise (Unavailable if passes else RecordRefused)(self._what, str(error)) from error

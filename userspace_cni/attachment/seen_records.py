@@ -8,9 +8,11 @@ for once a minute, because what is written into a file in place, as by an editor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.records import Record
@@ -67,3 +69,22 @@ class SeenRecords:
         if boot_id != self.boot_id:
             return {}
         return {name: each.stamp for name, each in self.states.items() if records.get(each.record.key) is each.record}
+
+
+class Looked(threading.local):
+    """What a thread has found in its turn: the id of the state directory with the live part for it, and whether that has its
+    lists of holders."""
+
+    within = False
+    found: tuple[str, Any] | None = None
+    built = False
+
+    @contextmanager
+    def once(self) -> Iterator[None]:
+        """Within the block this thread looks once: an ADD asks a dozen times. What another program replaces meanwhile is found by
+        the next turn."""
+        self.within = True
+        try:
+            yield
+        finally:
+            self.within, self.found, self.built = False, None, False

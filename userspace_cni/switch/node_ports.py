@@ -24,7 +24,7 @@ def list_node_ports(client: SwitchClient, bridge: str, deadline: Deadline) -> tu
 
     what = f"bridge {bridge}: looking at the node's own ports"
     if client.resident:  # it has all rows: one look tells
-        found = client.read(lambda session: _ports(bridge, _internal(session), session), frozenset(), what, deadline)
+        found = client.read(partial(_kept_ports, bridge), frozenset(), what, deadline)
     else:
         names = client.read(_internal, of_type("internal") | named(bridge), what, deadline)
         found = client.read(partial(_ports, bridge, names), named(*names), what, deadline) if names else ()
@@ -73,6 +73,17 @@ def _vlan(port: Any) -> Vlan:
 
 def _internal(session: SwitchSession) -> tuple[str, ...]:
     return tuple(sorted(session.index.internal))
+
+
+def _kept_ports(bridge: str, session: SwitchSession) -> tuple[NodePort, ...]:
+    """As `_ports`, of all internal ports; kept until a row of a port or bridge changes: the ADDs of a burst ask the same."""
+    if session.row("Bridge", bridge) is None:
+        return ()
+    kept = session.index.kept
+    if (_kept_ports, bridge) not in kept:
+        kept[_kept_ports, bridge] = _ports(bridge, _internal(session), session)
+    found: tuple[NodePort, ...] = kept[_kept_ports, bridge]
+    return found
 
 
 def _ports(bridge: str, names: Iterable[str], session: SwitchSession) -> tuple[NodePort, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -229,6 +230,31 @@ def test_holders_are_built_from_undo_files(world: World) -> None:
     assert world.journal.places() == before
     assert [call(world, "DEL", ifname=name) for name in ("net1", "net2")] == [0, 0]
     assert world.true == set()
+
+
+def test_lists_that_are_lost_in_a_turn(world: World) -> None:
+    """Lists of holders that another program removes while a call has its turn are built again after it."""
+    assert call(world, "ADD") == 0
+    before = world.journal.places()
+    with world.journal.turn_lock(record_key(CONTAINER, "net1"), Deadline.after(30)):
+        assert world.journal.places() == before
+        shutil.rmtree(world.directory / "live")
+    assert world.journal.places() == before
+
+
+def test_a_turn_stays_with_what_it_has_found(tmp_path: Path) -> None:
+    """In its turn a thread does not ask again which state directory there is; other threads and later turns see that it was
+    replaced."""
+    journal = Journal(f"{tmp_path}/state", str(tmp_path), print, lambda: "boot")
+    first, other, seen = journal.identity(), "0" * 32, []
+    with journal.turn_lock(record_key(CONTAINER, "net1"), Deadline.after(30)):
+        assert journal.identity() == first
+        (tmp_path / "state" / "identity").write_text(f"{other}\n")
+        beside = threading.Thread(target=lambda: seen.append(journal.identity()))
+        beside.start()
+        beside.join()
+        assert (journal.identity(), seen) == (first, [other])
+    assert journal.identity() == other
 
 
 def test_what_was_adopted_lasts(world: World) -> None:

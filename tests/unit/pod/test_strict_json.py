@@ -29,6 +29,7 @@ def test_what_is_always_refused(text: str) -> None:
         ("12345", "not a JSON number"),
         ('["\\ud800"]', "surrogate"),
         ('{"\\ud800": 1}', "surrogate"),
+        ('["\ud800"]', "surrogate"),
         ("[[[1]]]", "nested deeper than 3"),
     ],
 )
@@ -39,6 +40,11 @@ def test_what_is_refused_where_a_reader_says_so(text: str, why: str) -> None:
         STRICTEST.read(text)
     with pytest.raises(ValueError, match=why):
         list(STRICTEST.stream(f" 1 {text}"))
+
+
+def test_many_brackets_are_not_deep() -> None:
+    """Objects side by side, and brackets in strings, count for nothing."""
+    assert STRICTEST.read('{"a": [1], "b": [2], "c": "[{[{"}') == {"a": [1], "b": [2], "c": "[{[{"}
 
 
 def test_a_stream_is_its_values() -> None:
