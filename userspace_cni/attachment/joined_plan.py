@@ -95,6 +95,8 @@ def with_joined(attachment: Attachment, device: JoinableDevice) -> Attachment:
 
 def _noted(facts: Facts, port: OvsPort) -> Iterator[tuple[str, Any, Any]]:
     """As `find_differences`, of what the pod's annotations may say, too."""
+    if facts.vlan != port.vlan:
+        yield "vlan_id", _said(facts.vlan), _said(port.vlan)
     if facts.mac and facts.mac.lower() != port.mac.lower():
         yield "mac", facts.mac, port.mac
     if facts.limits and facts.limits != port.limits:

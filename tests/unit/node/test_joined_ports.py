@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.lab.node.ports import port_with
-from userspace_cni.attachment.facts import JoinableDevice
+from userspace_cni.attachment.facts import JoinableDevice, Pod, SocketFacts
+from userspace_cni.attachment.joined_plan import require_same
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.records import Record, claim_container
 from userspace_cni.attachment.shared_holders import SharedHolders
 from userspace_cni.attachment.steps import ClaimDirectory, ClaimFile, JoinedPort
 from userspace_cni.base.errors import InvalidConfig, Unavailable
+from userspace_cni.base.vlans import Vlan
 from userspace_cni.cni.options import Options, read_options
 from userspace_cni.cni.request import Environment, Request, read_network
 from userspace_cni.consumers.pod import PodConsumer
@@ -108,3 +110,18 @@ def test_not_ready(journal: Journal) -> None:
         found(journal)
     journal.write(replace(device("c"), state="deleting"))
     assert found(journal) is None
+
+
+def test_a_vlan_that_the_pod_chose(journal: Journal) -> None:
+    """A pod's annotation may choose a VLAN on a port that carries all. A claim's port has what the claim says, and no other."""
+    journal.write(device("own"))
+    own = found(journal)
+    assert own
+    _, options = asked(POD)
+    facts = SocketFacts(
+        boot_id="boot-1", store="5707e", netns_inode=1, pod=Pod("blue", "app", "uid-app"), place=own.place, mapped_dir="/m/",
+        short_dir="/s", mount_always=True, ovs_sockdir="/o", noted=True, joined=own,
+    )  # fmt: skip
+    require_same(options, facts, own)
+    with pytest.raises(InvalidConfig, match=r"'vlan_id' is asked for as '8', .* has 'none'"):
+        require_same(options, replace(facts, vlan=Vlan(8)), own)
