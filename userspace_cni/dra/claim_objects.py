@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +19,8 @@ from userspace_cni.cni.json_values import json_type, read_typed
 
 POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
 """The annotation of a claim that was made of a template: how its pod calls it."""
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""What a pod can call a claim. The annotation is not checked by the API server, and becomes a part of paths in containers."""
 _SOURCES: Final = ("FromClass", "FromClaim")
 """In the order in which they count."""
 
@@ -100,7 +103,7 @@ def read_claim(raw: Mapping[str, Any], driver: str) -> SeenClaim:
         name=name,
         uid=read_typed(metadata, "uid", str, "", path="metadata."),
         version=read_typed(metadata, "resourceVersion", str, "", path="metadata."),
-        pod_claim=read_typed(annotations, POD_CLAIM, str, "", path="metadata.annotations."),
+        pod_claim=_pod_claim(name, read_typed(annotations, POD_CLAIM, str, "", path="metadata.annotations.")),
         consumers=tuple(
             ClaimConsumer(*(read_typed(each, key, str, "", path="status.reservedFor.") for key in ("resource", "name", "uid")))
             for each in _objects(status, "reservedFor", "status.")
@@ -108,6 +111,15 @@ def read_claim(raw: Mapping[str, Any], driver: str) -> SeenClaim:
         devices=tuple(_device(number, each, configs) for number, each in enumerate(ours)),
         statuses=tuple(each for each in _objects(status, "devices", "status.") if each.get("driver") == driver),
     )
+
+
+def _pod_claim(claim: str, said: str) -> str:
+    if said and not _LABEL.fullmatch(said):
+        raise InvalidConfig(
+            f"annotation {POD_CLAIM} of claim {claim} is {said[:80]!r}, which is no name of a claim in a pod",
+            "Kubernetes writes it where it makes a claim of a template: remove it from one that you wrote yourself",
+        )
+    return said
 
 
 def _device(number: int, result: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> AllocatedDevice:

@@ -68,10 +68,16 @@ def test_not_allocated() -> None:
 
 
 def test_what_the_server_would_not_have_taken() -> None:
-    """More devices than a claim can have, another source, and values of other types are refused."""
+    """More devices than a claim can have, another source, values of other types and, in an annotation that it does not check, a
+    path instead of a name are refused."""
     with pytest.raises(InvalidConfig, match="has 33 devices"):
         read_claim(claim(*[result()] * 33), DRIVER)
     with pytest.raises(InvalidConfig, match="from 'FromPod'"):
         read_claim(claim(result(), configs=[config("FromPod")]), DRIVER)
     with pytest.raises(Undecodable, match="results"):
         read_claim({"metadata": {}, "status": {"allocation": {"devices": {"results": ["x"]}}}}, DRIVER)
+    for name in ("../../data", "a/b", "a" * 64, "a\n"):
+        raw = claim(result())
+        raw["metadata"]["annotations"] = {POD_CLAIM: name}
+        with pytest.raises(InvalidConfig, match="which is no name of a claim in a pod"):
+            read_claim(raw, DRIVER)
