@@ -41,11 +41,10 @@ def judge_claims(machine: LintedMachine, templates: Sequence[DocumentValue]) -> 
 
 
 def _judge_template(devices: DocumentValue, request: str, machine: LintedMachine) -> None:
-    if CLASS not in _classes(devices, request):
-        return
-    said = [each.child("opaque") for each in devices.items("config") if request in (each.texts("requests") or [request])]
-    ours = [fold_keys(each.get("parameters")) for each in said if each.text("driver") == DRIVER]
-    if not any(each.get("consumer") == "kubevirt" for each in ours):
+    ours = [each for each in devices.items("config") if each.child("opaque").text("driver") == DRIVER]
+    of_vm = [each for each in ours if fold_keys(each.child("opaque").get("parameters")).get("consumer") == "kubevirt"]
+    named = [set(each.texts("requests")) for each in of_vm]
+    if not all(any(not names or names & asked for names in named) for asked in _asked(devices, request)):
         devices.find(
             "not-migratable",
             "warning",
@@ -55,8 +54,13 @@ def _judge_template(devices: DocumentValue, request: str, machine: LintedMachine
         )
 
 
-def _classes(devices: DocumentValue, request: str) -> Iterator[str]:
+def _asked(devices: DocumentValue, request: str) -> Iterator[set[str]]:
+    """By which names parameters can be for the request where it is of our class: for each of its alternatives, its own and that
+    of the request."""
     for each in devices.items("requests"):
         if each.text("name") == request:
-            yield each.child("exactly").text("deviceClassName")
-            yield from (alternative.text("deviceClassName") for alternative in each.items("firstAvailable"))
+            if each.child("exactly").text("deviceClassName") == CLASS:
+                yield {request}
+            for alternative in each.items("firstAvailable"):
+                if alternative.text("deviceClassName") == CLASS:
+                    yield {request, f"{request}/{alternative.text('name')}"}

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from kubevirt.lint.vm_claims import CLASS
 from kubevirt.plugin_manifests import plugin_manifests
 from tests.unit.kubevirt.lint_files import OURS, WANTED, Files, launcher_plugin, plugin, pod, policy, sidecar, told_pod
 
@@ -64,9 +65,15 @@ def _dra_given(files: Files, *templates: Any, named: bool = False) -> None:
     _version(files, "v1.10.0", *templates)
 
 
-def claim_template(parameters: Any = None, request: str = "r", device_class: str = "vhost-user.userspace-cni.io") -> Any:
-    """The template of the VM's claim; `parameters`: what it says to our driver of that request."""
-    devices: dict[str, Any] = {"requests": [{"name": "r", "exactly": {"deviceClassName": device_class}}]}
+def claim_template(
+    parameters: Any = None, request: str = "r", device_class: str = CLASS, alternatives: dict[str, str] | None = None
+) -> Any:
+    """The template of the VM's claim; `parameters`: what it says to our driver of that request. `alternatives`: the classes of
+    those of its own request, by name."""
+    asked: dict[str, Any] = {"name": "r", "exactly": {"deviceClassName": device_class}}
+    if alternatives:
+        asked = {"name": "r", "firstAvailable": [{"name": name, "deviceClassName": each} for name, each in alternatives.items()]}
+    devices: dict[str, Any] = {"requests": [asked]}
     if parameters is not None:
         opaque = {"driver": "userspace-cni.io", "parameters": parameters}
         devices["config"] = [{"requests": [request], "opaque": opaque}]
@@ -357,6 +364,11 @@ CASES: dict[str, tuple[str, str, Spoil]] = {
     "DRA with a template without parameters": ("not-migratable", "warning", lambda f: _dra_given(f, claim_template())),
     "DRA with parameters for another request": (
         "not-migratable", "warning", lambda f: _dra_given(f, claim_template({"consumer": "kubevirt"}, "other")),
+    ),
+    "DRA with parameters for one of two alternatives": (
+        "not-migratable",
+        "warning",
+        lambda f: _dra_given(f, claim_template({"consumer": "kubevirt"}, "r/fast", alternatives={"fast": CLASS, "slow": CLASS})),
     ),
     "DRA without its gate": ("dra-not-mounted", "error", lambda f: _dra(f, gate="Other")),
     "DRA without its claim": ("no-source", "error", lambda f: _dra(f, claimed=False)),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kubevirt.kubevirt_traps import SEVERITIES, TRAPS
 from kubevirt.lint.linted_documents import ManifestDocument, judge
+from kubevirt.lint.vm_claims import CLASS
 from kubevirt.manifests import ManifestOptions, hco_manifests, kubevirt_manifests, nad_manifests, vm_manifests
 from kubevirt.plugin_manifests import plugin_manifests
 from kubevirt.plugin_schema import Version
@@ -263,6 +264,8 @@ def test_a_claim_with_which_a_vm_can_migrate() -> None:
     good = [
         claim_template({"consumer": "kubevirt"}),
         claim_template({"Consumer": "kubevirt"}),
+        claim_template({"consumer": "kubevirt"}, "r/fast", alternatives={"fast": CLASS, "theirs": "theirs.example"}),
+        claim_template({"consumer": "kubevirt"}, alternatives={"fast": CLASS, "slow": CLASS}),
         claim_template(device_class="theirs.example"),
         {**claim_template(), "metadata": {"name": "t", "namespace": "elsewhere"}},
         {**claim_template(), "metadata": {"name": "another", "namespace": "nfv"}},
