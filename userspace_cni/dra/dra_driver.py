@@ -45,7 +45,8 @@ class DraDriver(Loop):
         return int(self._sockets.known and self._sockets.whole)
 
     def look(self) -> None:
-        """Wake the thread if a socket has gone, or a kubelet has come. Called once a second; waits for nothing."""
+        """Wake the thread if a socket has gone or a kubelet has come; end calls that hang. Called once a second; never waits."""
+        self._sockets.end_late()
         if self._sockets.has_kubelet and not self._sockets.whole:
             self.ask()
 

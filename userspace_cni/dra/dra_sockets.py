@@ -13,7 +13,9 @@ import fcntl
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final
@@ -33,17 +35,62 @@ from userspace_cni.dra.protocol import pluginregistration_v1_pb2 as registration
 
 CALLS_MAX: Final = 128
 """Calls that are served at the same time: one for each pod that starts or ends, and streams of health."""
+REQUEST_S: Final = 5.0
+"""Within which the request of a call comes. A kubelet sends both together."""
 TOLD_S: Final = 2.0
 REGISTRY: Final = "plugins_registry"
 PLUGINS: Final = "plugins"
 VERSIONS: Final[Mapping[str, Any]] = {"v1": dra_v1, "v1beta1": dra_v1beta1}
 _OPTIONS: Final = (("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", CALLS_MAX // 2))
-"""A call keeps its thread from its beginning, also one whose request never comes: a client that hangs leaves half to others."""
+"""A call keeps its thread from its begin on, also while its request does not come: a client that hangs leaves half to others, and
+what several take is free again after REQUEST_S."""
 _SERVICE: Final = "k8s.io.kubelet.pkg.apis.dra.{}.DRAPlugin"
 _OF_REGISTRY: Final = re.compile(rf"{re.escape(DRIVER)}(-.+)?-reg\.sock")
 _OF_DRIVER: Final = re.compile(r"dra(-.+)?\.sock")
 
 Identity = tuple[int, int] | None
+
+
+class AwaitedRequests:
+    """Calls whose request has not come yet. Safe to use from any thread.
+
+    gRPC has no deadline for that. So calls are served as streams of requests, of which the first counts: on the wire they are the
+    same, and a call of a stream can be ended while it waits.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._since: dict[grpc.ServicerContext, float] = {}
+
+    def handler(self, answer: Callable[[Any], Any], read: Callable[[bytes], Any]) -> Any:
+        """What serves a method: `answer` to the request that `read` decodes."""
+
+        def serve(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+            with self._lock:
+                self._since[context] = time.monotonic()
+            try:
+                request = next(requests, None)
+            finally:
+                with self._lock:
+                    del self._since[context]
+            if request is None:
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call ended without a request")
+            return answer(request)
+
+        return grpc.stream_unary_rpc_method_handler(serve, read, _bytes)
+
+    @property
+    def number(self) -> int:
+        return len(self._since)
+
+    def end_late(self, seconds: float) -> None:
+        """End the calls that have waited longer. Waits for nothing."""
+        with self._lock:
+            late = [context for context, since in self._since.items() if time.monotonic() - since > seconds]
+        for context in late:
+            context.cancel()
+        if late:
+            say("warning", "calls at the driver's socket were ended, because their requests did not come", calls=len(late))
 
 
 class DraSockets:
@@ -71,6 +118,7 @@ class DraSockets:
         self._versions = [*(f"{version}.DRAPlugin" for version in VERSIONS), *services]
         self._locked: int | None = None
         self._servers: list[tuple[Any, str, Identity]] = []
+        self._awaited = AwaitedRequests()
         self.known = False
         """Whether the kubelet has taken the driver."""
 
@@ -84,6 +132,15 @@ class DraSockets:
         """Whether the kubelet has a directory in which drivers register."""
         return os.path.isdir(self._registry)
 
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for their request now; each has a thread."""
+        return self._awaited.number
+
+    def end_late(self) -> None:
+        """End calls whose requests do not come: they keep threads that others need. Waits for nothing."""
+        self._awaited.end_late(REQUEST_S)
+
     def serve(self) -> bool:
         """Listen at both sockets, unless that is so; False while another agent serves this kubelet. Raises Unavailable."""
         if self.whole:
@@ -93,7 +150,7 @@ class DraSockets:
             if not self._hold():
                 return False
             self._remove_left()
-            claims = [_claim_handler(self._node, version) for version in VERSIONS]
+            claims = [_claim_handler(self._node, version, self._awaited) for version in VERSIONS]
             self._listen(self._paths[0], [*claims, *self._handlers], CALLS_MAX)
             self._listen(self._paths[1], [self._registration()], 2)
         except (OSError, RuntimeError) as error:
@@ -140,19 +197,19 @@ class DraSockets:
         self._servers.append((server, path, _identity(path)))
 
     def _registration(self) -> Any:
-        unary = grpc.unary_unary_rpc_method_handler
+        handler = self._awaited.handler
         return grpc.method_handlers_generic_handler(
             "pluginregistration.Registration",
             {
-                "GetInfo": unary(self._info, registration.InfoRequest.FromString, _bytes),
-                "NotifyRegistrationStatus": unary(self._noted, registration.RegistrationStatus.FromString, _bytes),
+                "GetInfo": handler(self._info, registration.InfoRequest.FromString),
+                "NotifyRegistrationStatus": handler(self._noted, registration.RegistrationStatus.FromString),
             },
         )
 
-    def _info(self, _request: Any, _context: Any) -> registration.PluginInfo:
+    def _info(self, _request: Any) -> registration.PluginInfo:
         return registration.PluginInfo(type="DRAPlugin", name=DRIVER, endpoint=self._endpoint, supported_versions=self._versions)
 
-    def _noted(self, status: registration.RegistrationStatus, _context: Any) -> registration.RegistrationStatusResponse:
+    def _noted(self, status: registration.RegistrationStatus) -> registration.RegistrationStatusResponse:
         self.known = status.plugin_registered
         if status.plugin_registered:
             say("info", "the kubelet knows the driver of devices", driver=DRIVER, socket=self._endpoint)
@@ -161,11 +218,11 @@ class DraSockets:
         return registration.RegistrationStatusResponse()
 
 
-def _claim_handler(node: DraNode, version: str) -> Any:
+def _claim_handler(node: DraNode, version: str, awaited: AwaitedRequests) -> Any:
     """The service of that version: the messages differ in their names alone."""
     messages = VERSIONS[version]
 
-    def prepare(request: Any, _context: Any) -> Any:
+    def prepare(request: Any) -> Any:
         answer = messages.NodePrepareResourcesResponse()
         for uid, done in node.prepare(_claims(request)).items():
             answer.claims[uid].error = str(done.error) if done.error else ""
@@ -177,18 +234,17 @@ def _claim_handler(node: DraNode, version: str) -> Any:
             )
         return answer
 
-    def unprepare(request: Any, _context: Any) -> Any:
+    def unprepare(request: Any) -> Any:
         answer = messages.NodeUnprepareResourcesResponse()
         for uid, error in node.unprepare(_claims(request)).items():
             answer.claims[uid].error = str(error) if error else ""
         return answer
 
-    unary = grpc.unary_unary_rpc_method_handler
     return grpc.method_handlers_generic_handler(
         _SERVICE.format(version),
         {
-            "NodePrepareResources": unary(prepare, messages.NodePrepareResourcesRequest.FromString, _bytes),
-            "NodeUnprepareResources": unary(unprepare, messages.NodeUnprepareResourcesRequest.FromString, _bytes),
+            "NodePrepareResources": awaited.handler(prepare, messages.NodePrepareResourcesRequest.FromString),
+            "NodeUnprepareResources": awaited.handler(unprepare, messages.NodeUnprepareResourcesRequest.FromString),
         },
     )
 
