@@ -8,6 +8,8 @@ agent reads each claim.
                  nothing happens; and the same of unprepare and DEL
     burst        40 claims at once, each in a call of its own, as of pods that start together; and in one call. Beside one
                  transaction with as many ports: by ovsdbapp on an open session, and by hand, without any library
+                 The floor is the same calls to a server that only reads the claims and answers, in a process of its own, and then
+                 that transaction by ovsdbapp
     eight        a claim with eight devices, and a pod with eight claims (which are one call), beside a claim with one
 """
 
@@ -19,8 +21,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -39,11 +43,20 @@ from tests.lab.node.agent import running
 from tests.lab.node.node import Node, clean
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import Switch, wait_until
+from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.settings import load
+from userspace_cni.dra.claim_objects import read_claim
 from userspace_cni.dra.device_names import DRIVER, device_name
+from userspace_cni.dra.dra_node import ClaimRef, Prepared, PreparedDevice
+from userspace_cni.dra.dra_sockets import DraSockets
+from userspace_cni.kube.object_requests import Objects
+from userspace_cni.kube.resources import RESOURCE_CLAIMS
+from userspace_cni.node.installation import Installation
 
 NODE = "n1"
 TOGETHER = 40
 EIGHT = 8
+FLOORS = ("floor of a call each", "floor of one call")
 PREPARE, UNPREPARE = "NodePrepareResources", "NodeUnprepareResources"
 
 Reference = Mapping[str, str]
@@ -55,6 +68,35 @@ class Claims:
 
     single: Sequence[Reference]
     eight: Reference
+
+
+class _BareNode:
+    """What a driver cannot do without: it reads each claim, and answers with its devices."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, Prepared]:
+        return {each.uid: self._read(each) for each in claims}
+
+    def _read(self, claim: ClaimRef) -> Prepared:
+        found = self._objects.get(RESOURCE_CLAIMS.within(claim.namespace), claim.name)
+        devices = read_claim(found or {}, DRIVER).devices
+        return Prepared(tuple(PreparedDevice(each.request, each.pool, each.device, (claim.uid,)) for each in devices))
+
+    def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, UserspaceError | None]:
+        return {each.uid: None for each in claims}
+
+
+def _serve_bare(asked: Connection, environ: Mapping[str, str], directory: str) -> None:
+    """The process of the bare driver; it ends with the other end of the pipe."""
+    clients = Installation(load(environ), environ, resident=True).clients
+    sockets = DraSockets(_BareNode(Objects(clients.of("").session.for_own_threads())), directory, directory)
+    assert sockets.serve()
+    asked.send(None)
+    with suppress(EOFError):
+        asked.recv()
+    sockets.close()
 
 
 class Kubelet:
@@ -79,6 +121,23 @@ class Kubelet:
         began = time.perf_counter()
         list(self._threads.map(lambda each: self.call(name, [each]), claims))
         return time.perf_counter() - began
+
+
+@contextmanager
+def bare_driver(environ: Mapping[str, str]) -> Iterator[Kubelet]:
+    """A kubelet beside a driver that makes nothing, in a process of its own as an agent is."""
+    context = get_context("spawn")
+    asking, asked = context.Pipe()
+    with TemporaryDirectory(prefix="uc-") as directory:
+        (Path(directory) / "plugins_registry").mkdir()
+        process = context.Process(target=_serve_bare, args=(asked, dict(environ), directory), daemon=True)
+        process.start()
+        asking.recv()
+        [path] = Path(directory).glob("plugins/*/dra-*.sock")
+        with Instance(DRIVER, str(path), "v1") as instance:
+            yield Kubelet(instance)
+        process.terminate()
+        process.join()
 
 
 def one(node: Node, shim: Shim, kubelet: Kubelet, claims: Claims, rounds: int) -> dict[str, Any]:
@@ -116,14 +175,15 @@ def one(node: Node, shim: Shim, kubelet: Kubelet, claims: Claims, rounds: int) -
     }
 
 
-def together(node: Node, spent: Spent, kubelet: Kubelet, claims: Claims, rounds: int) -> dict[str, Any]:
-    """40 claims in turns with 40 ports; each after ovs-vswitchd has come to rest."""
+def together(node: Node, spent: Spent, kubelets: tuple[Kubelet, Kubelet], claims: Claims, rounds: int) -> dict[str, Any]:
+    """40 claims in turns with 40 ports; each after ovs-vswitchd is at rest. `kubelets`: of the agent, and of the bare driver."""
     assert node.switch
+    kubelet, bare_kubelet = kubelets
     pid, chosen = node.switch.vswitchd_pid, claims.single[:TOGETHER]
     floor = Floor(node.switch.ovsdb, BRIDGE, node.directory)
     bare = Bare(node.switch.ovsdb, node.directory)
     names = [f"bare{number}" for number in range(TOGETHER)]
-    walls: dict[str, list[float]] = {each: [] for each in ("a call each", "one call", "ovsdbapp", "by hand")}
+    walls: dict[str, list[float]] = {each: [] for each in ("a call each", "one call", "ovsdbapp", "by hand", *FLOORS)}
     cpu: list[float] = []
     for number in range(-1, rounds):
         calm(floor, pid)
@@ -142,14 +202,16 @@ def together(node: Node, spent: Spent, kubelet: Kubelet, claims: Claims, rounds:
         bare.together(range(TOGETHER))
         library = time.perf_counter() - began
         bare.clear(range(TOGETHER))
+        calm(floor, pid)
+        floors = [bare_kubelet.at_once(PREPARE, chosen) + library, bare_kubelet.call(PREPARE, chosen) + library]
         if number >= 0:
-            for case, taken in zip(walls, (each, in_one, library, by_hand), strict=True):
+            for case, taken in zip(walls, (each, in_one, library, by_hand, *floors), strict=True):
                 walls[case].append(taken)
             cpu.append(used / TOGETHER)
     floor.close()
     bare.close()
     found: dict[str, Any] = {case: milliseconds(taken) for case, taken in walls.items()}
-    ratios = {f"{case} / ovsdbapp": _ratio(walls[case], walls["ovsdbapp"]) for case in ("a call each", "one call")}
+    ratios = {f"{case} / ovsdbapp": _ratio(walls[case], walls["ovsdbapp"]) for case in ("a call each", "one call", *FLOORS)}
     return found | ratios | {"agent cpu of a claim": milliseconds(cpu)}
 
 
@@ -210,6 +272,7 @@ def measure(node: Node, sandbox: str, directory: Path, options: argparse.Namespa
             existing_ports(node.switch, node.directory, options.ports),
             running(node, USERSPACE_CNI_TICK_S="30") as agent,
             registered(node) as kubelet,
+            bare_driver(node.environ) as bare_kubelet,
         ):
             shim, spent = Shim(node, [sandbox], directory / "shim"), Spent(agent)
             report = {
@@ -217,7 +280,7 @@ def measure(node: Node, sandbox: str, directory: Path, options: argparse.Namespa
                 "rounds": rounds,
                 "ports": options.ports,
                 "one": one(node, shim, kubelet, claims, rounds),
-                "burst": together(node, spent, kubelet, claims, max(3, rounds // 5)),
+                "burst": together(node, spent, (kubelet, bare_kubelet), claims, max(3, rounds // 5)),
                 "eight": eight(node, kubelet, claims, max(3, rounds // 3)),
             }
     return report
