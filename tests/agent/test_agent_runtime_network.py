@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,11 @@ from tests.agent.living import LiveNode
 from tests.lab.node import agent
 from tests.lab.node.forked_node import run_command
 from tests.lab.switch.switch import wait_until
+from userspace_cni.base.settings import load
+from userspace_cni.cli.node.install_network import keep_network
+from userspace_cni.cli.site import Site
 from userspace_cni.cni.conflist import MARK
+from userspace_cni.switch import vswitchd
 
 FOREIGN = '{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "bridge"}]}'
 
@@ -253,11 +258,21 @@ def test_install_and_uninstall(networks: Networks) -> None:
 
 def test_without_an_agent(networks: Networks) -> None:
     """`install --standalone --network` installs it itself; `none` removes it."""
-    code, told, _ = networks.install(networks.file(), "--standalone")
-    assert (code, "is in place" in told, networks.names()) == (0, True, ["10-net.conflist"])
+    code, told, why = networks.install(networks.file(), "--standalone")
+    assert (code, "is in place" in told, networks.names()) == (0, True, ["10-net.conflist"]), why
     assert networks.placed() == networks.listed()
-    code, told, _ = networks.install("none", "--standalone")
-    assert (code, "is taken away" in told, networks.names()) == (0, True, [])
+    code, told, why = networks.install("none", "--standalone")
+    assert (code, "is taken away" in told, networks.names()) == (0, True, []), why
+
+
+def test_a_moment_of_silence(networks: Networks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no agent watches ovs-vswitchd, it has time to answer before the network is refused: a glance proves nothing."""
+    monkeypatch.setattr(vswitchd, "GLANCE_SECONDS", 0.0)
+    site = Site(load(networks.live.environ), environ=networks.live.environ)
+    with closing(site.drivers):
+        assert keep_network(str(networks.file()), site, standalone=True).endswith("is in place")
+    assert networks.names() == ["10-net.conflist"]
+    assert networks.install("none", "--standalone")[0] == 0
 
 
 def test_another_directory(networks: Networks) -> None:

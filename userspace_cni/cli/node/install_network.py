@@ -124,6 +124,7 @@ def _met(site: Site) -> dict[str, Any] | None:
         spec = next((each for each in specs if each.kind == RUNTIME_NETWORK), None)
         if spec is None:
             return None
+        site.liveness()  # first: without it the silence of a moment is taken for a fault
         meet(spec, site.node)
         return describe_spec(compare(spec, site.node))
     except UserspaceError as error:
