@@ -78,7 +78,8 @@ def records_of(node: ClaimingNode) -> list[Any]:
 
 def test_one_port(node: ClaimingNode, sandbox: str) -> None:
     """Claim and network name one port: the network adds addresses, annotations and device-info, and DEL leaves the port."""
-    pod = with_claims(node, "app", {"one": ((BRIDGE,), {"host": {"mtu": 2000, "bridge": {"vlanId": 7}}})})
+    parameters = {"host": {"mtu": 2000, "bridge": {"vlanId": 7}}, "container": {"vhost": {"queues": 2}}}
+    pod = with_claims(node, "app", {"one": ((BRIDGE,), parameters)})
     [port] = node.ports()
     before = node.port()
     [delegate] = delegates(node.api, node.live, pod, sandbox, [definition(node, capabilities=CAPABILITIES)])
@@ -92,7 +93,7 @@ def test_one_port(node: ClaimingNode, sandbox: str) -> None:
     [mount] = [each for each in mounts_in(seen) if each["options"][0] == "rw"]
     path = f"{mount['containerPath']}/{port}"
     assert f"/var/lib/cni/usrspcni/{entry['config']['vhost']['socketfile']}" == path
-    assert entry["config"]["vhost"]["mode"] == "server"
+    assert (entry["config"]["vhost"]["mode"], entry["config"]["vhost"]["queues"]) == ("server", 2)
     assert [each["address"] for each in entry["ipResult"]["ips"]] == [each["address"] for each in result["ips"]]
     [file] = node.live.device_info.rglob("*net1")
     assert json.loads(file.read_text())["vhost-user"] == {"mode": "server", "path": path}

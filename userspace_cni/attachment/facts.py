@@ -85,7 +85,8 @@ class Allocation:
 @dataclass(frozen=True)
 class JoinableDevice:
     """A device of the pod's claims that the interface joins. `holder` and `ifname`: the key of its record; `claim`: the claim's
-    namespace and name. `directory`: that of its socket, which containers have at `mapped`.
+    namespace and name. `directory`: that of its socket, which containers have at `mapped`. `told`: what the claim has the
+    application told of its rings, by key of `container.vhost`.
     """
 
     holder: str
@@ -94,6 +95,7 @@ class JoinableDevice:
     directory: Directory
     mapped: str
     port: OvsPort
+    told: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def socket_name(self) -> str:

@@ -24,7 +24,8 @@ _REMEDY: Final = "what a claim's device has, its parameters and its class say: l
 
 def find_differences(options: Options, device: JoinableDevice) -> Iterator[tuple[str, Any, Any]]:
     """What the network and the runtime ask for that the device's port has not: each with its key, as asked, and as it is."""
-    port, directory = device.port, device.directory
+    port, directory, application = device.port, device.directory, options.application
+    rings = {"queues": application.queues, "queueSize": application.queue_size}
     has = Access(directory.user, directory.group, directory.mode, None, directory.selinux_label)
     pairs = [
         ("host.bridge.bridgeName", options.bridge if options.bridge_given else "", port.bridge),
@@ -37,6 +38,8 @@ def find_differences(options: Options, device: JoinableDevice) -> Iterator[tuple
         ("host.vhost.group", options.access.group, has.group),
         ("host.vhost.dirmode", options.access.directory_mode, has.directory_mode),
         ("host.vhost.selinuxLabel", options.access.selinux_label, has.selinux_label),
+        # what the claim leaves open the network may say: it is the application's own matter
+        *((f"container.vhost.{key}", asked, device.told.get(key, asked)) for key, asked in rings.items()),
     ]
     yield from ((key, asked, found) for key, asked, found in pairs if asked not in ("", None) and asked != found)
 
@@ -56,8 +59,11 @@ def require_joinable(options: Options, device: JoinableDevice) -> None:
 
 
 def as_claimed(options: Options, device: JoinableDevice) -> Options:
-    """The options with what the device has, by which the rules and the plan judge the interface."""
-    port = device.port
+    """The options with what the device has, by which the rules and the plan judge the interface, and the application is told."""
+    port, block = device.port, options.application.block
+    asked = {key: value for key, value in (block.get("vhost") or {}).items() if value is not None}
+    application = replace(options.application, block={**block, "vhost": {**device.told, **asked}})
+    options = replace(options, application=application)
     return replace(options, bridge=port.bridge, vlan=port.vlan, mtu=port.interface.mtu, socket_file=device.socket_name)
 
 

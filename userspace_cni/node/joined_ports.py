@@ -17,8 +17,11 @@ from userspace_cni.attachment.joined_plan import find_differences
 from userspace_cni.attachment.steps import Driver, JoinedPort, Steps
 from userspace_cni.base.errors import InvalidConfig, StepFailed, Unavailable
 from userspace_cni.host.files.device_directories import number_of
+from userspace_cni.pod.document import parse_entry
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from userspace_cni.attachment.journal import Journal
     from userspace_cni.attachment.records import Record
     from userspace_cni.base.deadline import Deadline
@@ -100,7 +103,14 @@ def _device(record: Record) -> JoinableDevice | None:
         return None
     claim = f"{record.pod_namespace}/{record.network}"
     mapped = find_mapped(record.claim_files, directory.path)
-    return JoinableDevice(record.container_id, record.ifname, claim, directory, mapped, port)
+    return JoinableDevice(record.container_id, record.ifname, claim, directory, mapped, port, _told(record))
+
+
+def _told(record: Record) -> Mapping[str, int]:
+    """What the application is told of its rings, by the file that the device has for it; a VM's has none."""
+    file = record.config_file
+    vhost: Mapping[str, int] = parse_entry(file.content)["config"]["vhost"] if file else {}
+    return {key: vhost[key] for key in ("queues", "queueSize") if key in vhost}
 
 
 def _is_taken(device: JoinableDevice, environment: Environment, journal: Journal) -> bool:

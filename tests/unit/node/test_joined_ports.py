@@ -10,14 +10,14 @@ import pytest
 
 from tests.lab.node.ports import port_with
 from userspace_cni.attachment.facts import JoinableDevice, Pod, SocketFacts
-from userspace_cni.attachment.joined_plan import require_same
+from userspace_cni.attachment.joined_plan import as_claimed, find_differences, require_same
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.records import Record, claim_container
 from userspace_cni.attachment.shared_holders import SharedHolders
-from userspace_cni.attachment.steps import ClaimDirectory, ClaimFile, JoinedPort
+from userspace_cni.attachment.steps import ClaimDirectory, ClaimFile, ConfigFile, JoinedPort
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 from userspace_cni.base.vlans import Vlan
-from userspace_cni.cni.options import Options, read_options
+from userspace_cni.cni.options import Application, Options, read_options
 from userspace_cni.cni.request import Environment, Request, read_network
 from userspace_cni.consumers.pod import PodConsumer
 from userspace_cni.node.joined_ports import find_joinable
@@ -125,3 +125,21 @@ def test_a_vlan_that_the_pod_chose(journal: Journal) -> None:
     require_same(options, facts, own)
     with pytest.raises(InvalidConfig, match=r"'vlan_id' is asked for as '8', .* has 'none'"):
         require_same(options, replace(facts, vlan=Vlan(8)), own)
+
+
+def test_what_a_claim_has_its_application_told(journal: Journal) -> None:
+    """Queues that the claim says hold for the interface; a network says those that the claim leaves open, and no others."""
+    record = device("own")
+    told = {"containerId": "c", "ifName": "net0", "config": {"vhost": {"queues": 4}}}
+    journal.write(replace(record, steps=(*record.steps, ConfigFile("/run/claims", "/run", "configData.json", json.dumps(told)))))
+    own = found(journal)
+    assert own
+    _, options = asked(POD)
+    assert as_claimed(options, own).application.block["vhost"] == {"queues": 4}
+    same, more, other = (
+        replace(options, application=Application({"vhost": vhost}, vhost.get("queues"), vhost.get("queueSize")))
+        for vhost in ({"queues": 4}, {"queueSize": 512}, {"queues": 2})
+    )
+    assert as_claimed(more, own).application.block["vhost"] == {"queues": 4, "queueSize": 512}
+    differences = [list(find_differences(each, own)) for each in (same, more, other)]
+    assert differences == [[], [], [("container.vhost.queues", 2, 4)]]

@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 from userspace_cni.attachment.steps.claim_steps import ClaimFile, JoinedPort
 from userspace_cni.attachment.steps.directories import Directory, PodMount
-from userspace_cni.attachment.steps.documents import PodNote
+from userspace_cni.attachment.steps.documents import ConfigFile, PodNote
 from userspace_cni.attachment.steps.lease import Lease
 from userspace_cni.attachment.steps.node_network import (
     AddressMove,
@@ -84,6 +84,8 @@ class Parts:
     borrowed = _All(BorrowedName)
     note = _First(PodNote)
     """Its entry in the pod's annotations."""
+    config_file = _First(ConfigFile)
+    """The same as a file, where it has no such entry."""
     node_bridge = _First(NodeBridge)
     node_link = _First(NodeLink)
     uplink = _First(UplinkPort)
