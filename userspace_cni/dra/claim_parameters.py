@@ -37,15 +37,16 @@ def network_of(parameters: Iterable[Parameters], bridge: str) -> dict[str, Any]:
 
     Raises InvalidConfig, UnsupportedField or Undecodable for what they cannot say.
     """
-    network: dict[str, Any] = {}
     of_class: dict[str, Any] = {}
+    of_claim: dict[str, Any] = {}
     for each in parameters:
         said = _read(each)
-        network = _merged(network, said, "", each.source)
         if each.source == "FromClaim":
-            _require_unchanged(of_class, said)
+            of_claim = _merged(of_claim, said, "", "other parameters of the claim say")
         else:
-            of_class = network
+            of_class = _merged(of_class, said, "", "other parameters of the class say")
+    _require_unchanged(of_class, of_claim)
+    network = _merged(of_class, of_claim, "", "the claim's class says")
     host = read_typed(network, "host", dict, {})
     on_bridge = read_typed(host, "bridge", dict, {}, path="host.")
     said = on_bridge.get("bridgeName")
@@ -107,19 +108,18 @@ def _object_at(network: Mapping[str, Any], place: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _merged(first: Mapping[str, Any], then: Mapping[str, Any], place: str, source: str) -> dict[str, Any]:
-    """Both together. Raises InvalidConfig where the second says another thing than the first."""
+def _merged(first: Mapping[str, Any], then: Mapping[str, Any], place: str, whose: str) -> dict[str, Any]:
+    """Both together. Raises InvalidConfig where the second says another thing than the first, which `whose` names."""
     together = dict(first)
     for key, value in then.items():
         before = together.get(key)
         path = keys.path_of(place, key)
         if isinstance(before, dict) and isinstance(value, dict):
-            together[key] = _merged(before, value, path, source)
+            together[key] = _merged(before, value, path, whose)
         elif before is not None and before != value:
-            whose = "the claim's class says" if source == "FromClaim" else "other parameters of the class say"
             raise InvalidConfig(
                 f"key {path!r} of the claim's parameters differs from what {whose}: {before!r}",
-                "what a class says holds for its claims: leave the key out, or ask for another class",
+                "say it once; what a class says holds for its claims: leave the key out, or ask for another class",
             )
         else:
             together[key] = value

@@ -41,6 +41,13 @@ def test_a_claim_cannot_change_its_class() -> None:
             network_of([of_class, parameters("FromClaim", **said)], "br0")
 
 
+@pytest.mark.parametrize(("source", "whose"), [("FromClass", "class"), ("FromClaim", "claim")])
+def test_one_source_that_contradicts_itself(source: str, whose: str) -> None:
+    """Whose parameters differ is told right: a claim's own are not its class's."""
+    with pytest.raises(InvalidConfig, match=f"differs from what other parameters of the {whose} say: 1500"):
+        network_of([parameters(source, host={"mtu": 1500}), parameters(source, host={"mtu": 9000})], "br0")
+
+
 @pytest.mark.parametrize(
     ("of_class", "of_claim"),
     [
