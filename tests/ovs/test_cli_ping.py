@@ -18,6 +18,7 @@ import pytest
 from tests.lab.frames.idle import SECONDS, Idle, Pods, pods_on
 from tests.lab.node.node import Node
 from tests.lab.switch.switch import Switch, wait_until
+from tests.lab.switch.vhost_ports import agreed_features
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndListener
 from userspace_cni.fastpath.vhost.vhost_messages import Feature
 from userspace_cni.linux.unix_sockets import connections_anywhere
@@ -257,8 +258,7 @@ def test_rings_that_are_agreed(pods: Pods, switch: Switch, command: tuple[str, .
     with pods.running(*command) as process:
         ports = wait_until(lambda: len(found := up_ports(switch)) == 2 and found, SECONDS, "both ports")
         for port in ports:
-            agreed = Feature(int(switch.interface(port)["status"]["features"], 16))
-            assert (Feature.RING_PACKED in agreed) == packed
+            assert (Feature.RING_PACKED in agreed_features(switch, port)) == packed
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=SECONDS)
 

@@ -15,6 +15,7 @@ from tests.lab.frames.exchanges import datagrams, transfer
 from tests.lab.frames.taps import SECONDS, TapProcess, echoes, links
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import Switch, wait_until
+from tests.lab.switch.vhost_ports import agreed_features
 from userspace_cni.fastpath.vhost.vhost_messages import Feature
 from userspace_cni.pod import document
 
@@ -61,7 +62,7 @@ def test_two_taps_talk(switch: Switch, pods: tuple[str, str], place: Path) -> No
         assert (one.until("ready")["mode"], other.until("ready")["mode"]) == ("client", "server")
         wait_until(lambda: echoes(left, RIGHT), SECONDS, "an echo")
         for port in ("tap-server", "tap-b"):
-            assert Feature.RING_PACKED not in Feature(int(switch.interface(port)["status"]["features"], 16))
+            assert Feature.RING_PACKED not in agreed_features(switch, port)
         transfer(left, right, RIGHT, 32 << 20)
         datagrams(left, right, RIGHT, range(1, 60000, 3001))
         (name,) = set(links(left)) - {"lo"}

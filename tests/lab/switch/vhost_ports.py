@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 
-from tests.lab.switch.switch import Switch
+from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.fastpath.vhost.front_end import FrontEnd
+from userspace_cni.fastpath.vhost.vhost_messages import Feature
 
 BRIDGE = "br-fast"
 CLIENT, SERVER = "dpdkvhostuserclient", "dpdkvhostuser"
@@ -32,6 +33,12 @@ def join(switch: Switch, *ports: tuple[str, str]) -> None:
         bridge = f"unix:{switch.rundir}/{BRIDGE}.mgmt"
         flow = f"in_port={numbers[0]},actions={output}"
         subprocess.run(["ovs-ofctl", "add-flow", bridge, flow], check=True, capture_output=True)
+
+
+def agreed_features(switch: Switch, port: str) -> Feature:
+    """What the application at a port and the switch have agreed on; ovs-vswitchd writes it some time after frames pass."""
+    told = wait_until(lambda: switch.interface(port)["status"].get("features"), what=f"the features of {port}")
+    return Feature(int(told, 16))
 
 
 def is_up(switch: Switch, name: str) -> bool:
