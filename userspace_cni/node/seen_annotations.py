@@ -29,8 +29,9 @@ class SeenAnnotations:
 
 
 def see_annotations(pod: Pod, record: Record, settings: Settings) -> SeenAnnotations | None:
-    """None where the attachment has no port, or the pod is another one of this name."""
-    if record.port is None or (record.pod_uid and pod.uid != record.pod_uid):
+    """None where the attachment has no port, or one that annotations do not change, as a claim's; or the pod is another one of
+    this name."""
+    if record.port is None or record.owner != "pod" or (record.pod_uid and pod.uid != record.pod_uid):
         return None
     try:
         asked = read_changeable_options(record.port, pod, record, settings)
