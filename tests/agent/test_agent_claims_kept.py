@@ -126,10 +126,8 @@ def test_a_claim_that_is_deleted_while_the_agent_is_away(node: ClaimingNode, rem
 def test_all_but_files_is_lost(node: ClaimingNode) -> None:
     """Where record, port and the kubelet's memory are lost, files and directory go with their claim, and not before."""
     pods = [node.pod("gone"), node.pod("there")]
-    for pod in pods:
-        node.claim(f"of-{pod.name}", pod)
+    gone, _ = (node.claim(f"of-{pod.name}", pod) for pod in pods)
     node.kubelet.admit(pods[0], "of-gone")
-    [first] = node.cdi_files()
     node.kubelet.admit(pods[1], "of-there")
     node.live.kill()
     node.kubelet.close()
@@ -142,8 +140,11 @@ def test_all_but_files_is_lost(node: ClaimingNode) -> None:
     node.scheduler.delete("of-gone")
     node.kubelet.start()
     node.live.start()
-    wait_until(lambda: first not in node.cdi_files(), what="the agent to find that the claim is gone")
-    assert len(node.cdi_files()) == 1
+    directories = Path(node.live.environ["USERSPACE_CNI_RUN_DIR"]) / "claims"
+    assert list(directories.glob("*-0"))
+    wait_until(lambda: not list(directories.glob(f"{gone}-*")), what="the agent to remove what is left of the claim that is gone")
+    [left] = node.cdi_files()
+    assert gone not in left
     node.kubelet.await_driver(DRIVER)
     node.kubelet.admit(pods[1], "of-there")
     node.kubelet.end(pods[1])
