@@ -56,6 +56,11 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica, "PROBE_SECONDS", 1.0)
 
 
+def watch(driver: PortDriver) -> None:
+    """See the switch alive, as an agent does all the time: else 30 ms without an answer, on a busy machine, are silence."""
+    wait_until(lambda: driver.watch_liveness().state == "alive", what="an answer of ovs-vswitchd")
+
+
 def refused(driver: PortDriver) -> NotServing:
     """The error of STATUS, which must not wait for an answer: only a first
     glance has a limit here, and a longer look would not end.
@@ -304,6 +309,7 @@ def test_status_after_the_database_was_killed(own_switch: Switch, own: PortDrive
         own.list_owned()
     own_switch.restart_ovsdb()
     own.connect(soon())
+    watch(own)
     own.require_serving("br-test", soon())
     assert list(own.list_owned()) == [port().name]
     assert own.sessions == 2
@@ -314,6 +320,7 @@ def test_a_hung_database_is_noticed_by_itself(own_switch: Switch, connect: Conne
     """When ovsdb-server is stopped, the session's own probe notices, on a unix socket, too; STATUS answers meanwhile."""
     own = connect(own_switch, resident=True)
     own.connect(soon())
+    watch(own)
     own_switch.pause_ovsdb()
     try:
         own.require_serving("br-test", soon())
