@@ -126,6 +126,7 @@ def test_known_facts_cost_no_transaction(switch: Switch, connect: Connect, port:
         assert [step.name for step in driver.list_marked(soon())] == [port().name]
         assert driver.read_vhost_sock_dir(soon()) == ""
         assert list(driver.list_owned()) == [port().name]
+        watch(driver)
         driver.require_serving("br-test", soon())
         assert len(proxy.sent) == before
         assert len(driver.check(port(tag=7), soon())) == 1
@@ -249,6 +250,7 @@ def test_status_while_the_switch_is_stopped(own_switch: Switch, own: PortDriver)
         assert "silent" in str(answer)
     finally:
         own_switch.resume_vswitchd()
+    watch(own)
     own.require_serving("br-test", soon())
 
 
