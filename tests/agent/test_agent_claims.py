@@ -193,7 +193,7 @@ def test_second_consumer(node: ClaimingNode) -> None:
     other = Pod("other")
     node.scheduler.reserve("one", pod, other)
     manifest = other.manifest()
-    named = {"resourceClaims": [{"name": "net", "resourceClaimName": "one"}]}
+    named = {"nodeName": "n1", "resourceClaims": [{"name": "net", "resourceClaimName": "one"}]}
     node.api.add_pod({**manifest, "spec": {**manifest["spec"], **named}})
     wait_until(lambda: conditions_of(node, "one") == [{"Ready": "True", "Exclusive": "False"}], what="the condition")
     wait_until(lambda: "ClaimInUse" in node.api.events.of("other"), what="the event on the other pod")
