@@ -299,7 +299,8 @@ def main() -> int:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="uc-")))
         switch = stack.enter_context(Switch(environment={"PRIVATE_SWITCH_PMD_SLEEP": "0"}))
         locks = stack.enter_context(TemporaryDirectory(prefix="uc-", dir="/dev/shm"))  # in memory, as /run is
-        node = stack.enter_context(clean(Node(directory / "n", switch, {"USERSPACE_CNI_RUN_DIR": locks})))
+        in_memory = {"USERSPACE_CNI_RUN_DIR": f"{locks}/run", "USERSPACE_CNI_CDI_DIR": f"{locks}/cdi"}
+        node = stack.enter_context(clean(Node(directory / "n", switch, in_memory)))
         sandbox = stack.enter_context(netns())
         report = measure(node, sandbox, directory, options)
     return tell(report, options.json, show)

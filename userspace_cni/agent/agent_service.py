@@ -30,6 +30,7 @@ from userspace_cni.agent.flusher import Flusher
 from userspace_cni.agent.listener import Listener
 from userspace_cni.agent.notify_socket import READY, STOPPING, notify
 from userspace_cni.agent.offered_devices import OfferedDevices
+from userspace_cni.agent.one_processor import OneProcessor
 from userspace_cni.agent.ovn_recomputing import OvnRecomputing
 from userspace_cni.agent.served_pages import PageContent, ServedPage
 from userspace_cni.agent.singleton import Singleton
@@ -221,6 +222,7 @@ class Agent:
         for sentence in missing(self._settings):
             say("warning", "this agent lacks something", missing=sentence)
         self.node.pods.begin_telling()  # what is found from now on is told once
+        self.threads.begin(OneProcessor())
         self.threads.begin(self.network)  # first: what a dead agent left half done is finished, whatever the API server does
         warm = Deadline.after(START_S)
         self.node.warm_up(warm)

@@ -10,6 +10,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import StepFailed, Unavailable, of_kernel
 from userspace_cni.base.root import HostRoot
 from userspace_cni.host.netlink.netns import open_switch_netns
+from userspace_cni.linux.thread_processors import anywhere
 
 
 def run(
@@ -25,9 +26,10 @@ def run(
         pipe = subprocess.PIPE
         environment = {**os.environ, "LC_ALL": "C"}
         # what other programs have written in their tables may be of any encoding
-        return subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, encoding="utf-8", errors="replace"
-        )
+        with anywhere():
+            return subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, encoding="utf-8", errors="replace"
+            )
 
     with open_switch_netns(switch_netns, root) as netns:
         try:

@@ -32,6 +32,7 @@ from userspace_cni.base.errors import (
     Unavailable,
 )
 from userspace_cni.base.root import HERE, HostRoot
+from userspace_cni.linux.thread_processors import anywhere
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -135,16 +136,17 @@ class Delegate:
 
         environment = {**self._variables, "CNI_COMMAND": verb}
         try:
-            return subprocess.Popen(
-                [CHROOT, self._root.directory, path] if self._root.elsewhere else [path],
-                bufsize=0,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment,
-                start_new_session=True,
-                pass_fds=keep_open,
-            )
+            with anywhere():
+                return subprocess.Popen(
+                    [CHROOT, self._root.directory, path] if self._root.elsewhere else [path],
+                    bufsize=0,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env=environment,
+                    start_new_session=True,
+                    pass_fds=keep_open,
+                )
         except OSError as error:
             kind = Unavailable if error.errno in _PASSING_ERRNOS else DelegateBroken
             raise kind(f"{verb} of the IPAM plugin {self.plugin}: {path} cannot be run: {error.strerror}") from error
