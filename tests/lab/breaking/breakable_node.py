@@ -18,9 +18,11 @@ from tests.lab.breaking.pod_application import PodApplication
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.pods import Pod
 from tests.lab.node.forked_node import run_command
+from tests.lab.node.links import links
 from tests.lab.node.node import clean
 from tests.lab.runtimes.runtime import Call, netns
 from tests.lab.switch.switch import Switch, pause, wait_until
+from userspace_cni.attachment.steps import is_host_end
 
 PodKind = Literal["app", "served", "plain"]
 """`app`: its application makes the socket; `served`: OVS makes it; `plain`: a kernel link."""
@@ -194,6 +196,8 @@ def breakable(switch: Switch, *kinds: PodKind) -> Iterator[BreakableNode]:
         directory = Path(end.enter_context(TemporaryDirectory(prefix="uc-")))
         live = end.enter_context(clean(LiveNode(directory / "n", switch)))
         assert isinstance(live, LiveNode)
+        # the kernel removes them some time after the pods' namespaces, and the next node's pods have links of these names
+        end.callback(wait_until, lambda: not any(map(is_host_end, links(switch.netns))), what="the pods' links to go")
         api = end.enter_context(ApiServer())
         live.kubelet.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "none", str(live.kubelet)], check=True)
